@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The routes. Requests come with the headers that keystonemiddleware sets; it is not part of this application.
+"""The application. Requests come with the headers that keystonemiddleware sets; it is not part of this application.
 
-====================================  =========================================================
-``GET /``                             versions; needs no token
-``POST /v1/jobs``                     submit; ``?dry_run=true`` checks and stores nothing
-``GET /v1/jobs``                      list; ``state``, ``limit``, ``marker``, ``all_projects``
-``GET /v1/jobs/{job}``                show
-``GET /v1/jobs/{job}/events``         what happened; ``after``
-``POST /v1/jobs/{job}/cancel``        end it, whatever it does
-``POST /v1/jobs/{job}/hold``          do not start it until it is released
-``POST /v1/jobs/{job}/release``       the engine may start it
-====================================  =========================================================
+A request to submit a job may carry an ``Idempotency-Key`` that its client has chosen: sent again, because the answer
+got lost, it is answered with the job that the first one has stored.
+
+Answers to GET carry an ETag: asked with ``If-None-Match``, what has not changed is a 304 without a body.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import logging
+import re
+import time
+import uuid as uuids
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import flask
@@ -23,22 +21,36 @@ from oslo_context.context import RequestContext
 from oslo_policy import policy
 from werkzeug.exceptions import HTTPException
 
-from nova_numa_ext.orchestrator.api import intake, policies, views
+from nova_numa_ext.orchestrator import queued
+from nova_numa_ext.orchestrator.api import bodies, intake, policies, views
+from nova_numa_ext.orchestrator.api.routes import MOST_ROWS, ROUTES, ROWS
 from nova_numa_ext.orchestrator.api.schemas import check_create
-from nova_numa_ext.orchestrator.store.database import LostRaceError
-from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs, StoredJob
+from nova_numa_ext.orchestrator.cloud.asking import SilentError
+from nova_numa_ext.orchestrator.cloud.user import UserCloud
+from nova_numa_ext.orchestrator.conf import ApiOptions
+from nova_numa_ext.orchestrator.store.database import DatabaseError, LostRaceError
+from nova_numa_ext.orchestrator.store.jobs import Actor, ExistsError, Jobs, NewJob, StoredJob
+from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
+from nova_numa_ext.policy.jobs import limits as of_projects
+from nova_numa_ext.policy.jobs import queue as queue_order
+from nova_numa_ext.policy.jobs.queue import QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
-from nova_numa_ext.policy.jobs.terms import JobTerm
+from nova_numa_ext.policy.jobs.terms import JobTerm, sentence
 from placement_traits.errors import InvalidValueError, NumaExtError, ServiceUnavailableError
 from placement_traits.reason import Reason
 from placement_traits.request import InvalidRequestError
+
+_LOG: Final = logging.getLogger(__name__)
 
 SERVICE_TYPE: Final = "numa-ext"
 VERSION: Final = "1.0"
 _HEADER: Final = "OpenStack-API-Version"
 _MOST_BYTES: Final = 1024 * 1024
-_MOST_ROWS: Final = 1000
 _TRIES: Final = 10
+_ACTIVE: Final = tuple(state for state in JobState if state.active)
+_KEY: Final = "Idempotency-Key"
+# Jobs' uuids are made of their clients' keys in it.
+_KEYS: Final = uuids.UUID("7d0c6d3e-6b0c-4f0a-9d39-6a0f6a1f2a57")
 
 
 class _RefusedError(NumaExtError):
@@ -66,31 +78,45 @@ class _Asking:
     context: RequestContext
 
 
+CloudOf = Callable[[Mapping[str, Any]], UserCloud]
+"""WSGI environment of a request -> the cloud, asked with the token of its user."""
+
+
 def make(
-    jobs: Jobs, enforcer: policy.Enforcer, cloud: Callable[[Mapping[str, Any]], intake.UserCloud]
+    jobs: Jobs,
+    ended_trusts: EndedTrusts,
+    enforcer: policy.Enforcer,
+    cloud: CloudOf,
+    options: ApiOptions | None = None,
+    *,
+    queue: QueueSettings | None = None,
 ) -> flask.Flask:
     """Return the WSGI application.
 
     :param enforcer: has :data:`.policies.RULES` registered
-    :param cloud: WSGI environment of a request -> the cloud, asked with the token of its user
+    :param queue: as the engines have them; None: the defaults
     """
     app = flask.Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = _MOST_BYTES
     app.json.sort_keys = False  # type: ignore[attr-defined]
-    routes = _Routes(jobs, enforcer, cloud)
-    for method, path, view in (
-        ("GET", "/", routes.versions),
-        ("POST", "/v1/jobs", routes.create),
-        ("GET", "/v1/jobs", routes.find),
-        ("GET", "/v1/jobs/<uuid>", routes.show),
-        ("GET", "/v1/jobs/<uuid>/events", routes.events),
-        ("POST", "/v1/jobs/<uuid>/cancel", routes.cancel),
-        ("POST", "/v1/jobs/<uuid>/hold", routes.hold),
-        ("POST", "/v1/jobs/<uuid>/release", routes.release),
-    ):
-        app.add_url_rule(path, f"{method} {path}", view, methods=[method])
+    routes = _Routes(
+        jobs,
+        ended_trusts,
+        enforcer,
+        cloud,
+        options or ApiOptions(),
+        queue=queue or QueueSettings(),
+    )
+    for route in ROUTES:
+        app.add_url_rule(
+            route.path.replace("{job}", "<uuid>"),
+            f"{route.method} {route.path}",
+            getattr(routes, route.view),
+            methods=[route.method],
+        )
     app.before_request(_check_version)
     app.after_request(_name_version)
+    app.after_request(_conditional)
     app.register_error_handler(NumaExtError, _error)
     app.register_error_handler(HTTPException, _http_error)
     return app
@@ -100,12 +126,19 @@ class _Routes:
     def __init__(
         self,
         jobs: Jobs,
+        ended_trusts: EndedTrusts,
         enforcer: policy.Enforcer,
-        cloud: Callable[[Mapping[str, Any]], intake.UserCloud],
+        cloud: CloudOf,
+        options: ApiOptions,
+        *,
+        queue: QueueSettings,
     ) -> None:
         self._jobs = jobs
+        self._ended_trusts = ended_trusts
         self._enforcer = enforcer
         self._cloud = cloud
+        self._options = options
+        self._queue = queue
 
     def versions(self) -> Any:
         version = {"id": "v1.0", "status": "CURRENT", "min_version": VERSION, "version": VERSION}
@@ -115,15 +148,71 @@ class _Routes:
     def create(self) -> Any:
         asking = _asking()
         self._allow(asking, policies.CREATE)
-        asked = check_create(_body())
+        asked = check_create(bodies.parsed(flask.request.get_data()))
         if asked.get("priority", 0) > 0:
             self._allow(asking, policies.PRIORITY)
+        dry_run = _flag("dry_run")
+        fingerprint, keyed = intake.fingerprint(asked), None if dry_run else _keyed(asking)
+        if keyed and (there := self._jobs.read(keyed, incomplete=True)):
+            return self._again(there, fingerprint)
         cloud = self._cloud(flask.request.environ)
-        new = intake.job_of(asked, asking.project, asking.user, cloud)
-        if _flag("dry_run"):
+        now = time.time()
+        new = intake.job_of(asked, asking.project, asking.user, cloud, now)
+        self._check_limits(new)
+        cloud.check_trust()
+        if dry_run:
             return {"job": views.new_job(new)}
-        job = self._jobs.create(intake.trusted(new, cloud))
-        return {"job": views.job(job)}, 201
+        trust = cloud.trust(intake.trust_until(new, now, self._options.trust_lasts_s))
+        new = replace(new, trust=trust, fingerprint=fingerprint)
+        uuid = keyed or str(uuids.uuid4())
+        try:
+            job = self._stored(new, uuid, cloud)
+        except ExistsError:  # another request of the same key was faster
+            if there := self._jobs.read(uuid, incomplete=True):
+                return self._again(there, fingerprint)
+            raise
+        return self._shown(job), 201
+
+    def _stored(self, new: NewJob, uuid: str, cloud: UserCloud) -> StoredJob:
+        """Store a job; where that fails, its trust is given back."""
+        stored = None
+        try:
+            stored = self._jobs.create(new, uuid)
+        finally:
+            if stored is None:
+                self._give_back(uuid, new.trust, cloud)
+        return stored
+
+    def _give_back(self, uuid: str, trust: str, cloud: UserCloud) -> None:
+        """Have a trust deleted, unless a job was stored with it, or may have been."""
+        try:
+            there = self._jobs.read(uuid, incomplete=True)
+        except ServiceUnavailableError as error:
+            _LOG.error(
+                "trust %s is kept, job %s may have been stored with it: %s", trust, uuid, error
+            )
+            return
+        if there is not None and there.trust == trust:
+            return
+        try:
+            cloud.delete_trust(trust)
+        except NumaExtError as error:
+            _LOG.error("trust %s is of no job and could not be deleted yet: %s", trust, error)
+            self._ended_trusts.add(trust)
+
+    def _check_limits(self, new: NewJob) -> None:
+        never = of_projects.unsatisfiable(queued.submitted(new), self._queue.limits_of(new.project))
+        if never:
+            why = "; ".join(map(sentence, never))
+            raise intake.OverQuotaError(f"The job would wait for ever: {why}.")
+        used = self._jobs.usage(new.project, [JobState.QUEUED])
+        asked = (1, sum(part.count for part in new.parts))
+        for limit, more in zip(views.waiting_limits(self._options, *used), asked, strict=True):
+            if limit["used"] + more > limit["limit"]:
+                raise intake.OverQuotaError(
+                    f"Limit {limit['name']} of the project is {limit['limit']}, {limit['used']} are in use, and the "
+                    f"job needs {more}."
+                )
 
     def find(self) -> Any:
         asking = _asking()
@@ -133,17 +222,39 @@ class _Routes:
             project=None if everywhere else asking.project,
             states=_states(),
             after=flask.request.args.get("marker"),
-            limit=_number("limit", _MOST_ROWS, 1, _MOST_ROWS),
+            limit=_number("limit", ROWS, 1, MOST_ROWS),
+            incomplete=True,
         )
-        return {"jobs": [views.job(job) for job in found]}
+        known = {each: self._knows(each) for each in {job.project for job in found}}
+        places = self._places(found)
+        return {
+            "jobs": [
+                views.job(job, internals=known[job.project], place=places.get(job.uuid))
+                for job in found
+            ]
+        }
 
     def show(self, uuid: str) -> Any:
-        return {"job": views.job(self._job(uuid, policies.SHOW))}
+        return self._shown(self._job(uuid, policies.SHOW))
 
     def events(self, uuid: str) -> Any:
         job = self._job(uuid, policies.SHOW)
-        after = _number("after", 0, 0, 2**62)
-        return {"events": [views.event(each) for each in self._jobs.events(job, after)]}
+        after = _number("marker", 0, 0, 2**62)
+        found = self._jobs.events(job, after, _number("limit", ROWS, 1, MOST_ROWS))
+        internals = self._knows(job.project)
+        return {"events": [views.event(each, internals=internals) for each in found]}
+
+    def limits(self) -> Any:
+        asking = _asking()
+        self._allow(asking, policies.LIMITS)
+        waiting = self._jobs.usage(asking.project, [JobState.QUEUED])
+        placed = self._jobs.usage(asking.project, _ACTIVE)
+        return {
+            "limits": [
+                *views.waiting_limits(self._options, *waiting),
+                *views.queue_limits(self._queue.limits_of(asking.project), *placed),
+            ]
+        }
 
     def cancel(self, uuid: str) -> Any:
         return self._change(uuid, policies.CANCEL, JobTerm.CANCELLED, cancelled=True)
@@ -158,9 +269,12 @@ class _Routes:
         asking = _asking()
         for _ in range(_TRIES):
             job = self._job(uuid, rule)
+            if not job.whole:
+                (why,) = views.reasons(job.reasons, internals=self._knows(job.project))
+                raise _RefusedError(409, f"Job {uuid} is {why['sentence']}.")
             (name, value) = next(iter(change.items()))
             if getattr(job, name) == value:
-                return {"job": views.job(job)}, 202
+                return self._shown(job), 202
             if job.state.final or (name == "held" and job.state is not JobState.QUEUED):
                 raise _RefusedError(
                     409, f"Job {uuid} is {job.state}: it cannot be {term} any more."
@@ -170,13 +284,38 @@ class _Routes:
                 job = self._jobs.set(job, Actor(asking.user), reasons, **change)
             except LostRaceError:
                 continue
-            return {"job": views.job(job)}, 202
+            return self._shown(job), 202
         raise _RefusedError(409, f"Job {uuid} changes all the time: try again.")
+
+    def _again(self, there: StoredJob, fingerprint: str) -> Any:
+        """Answer a request to submit a job that is there already."""
+        if there.fingerprint != fingerprint:
+            raise _RefusedError(
+                422,
+                f"{_KEY} has been used for job {there.uuid}, which is another one: choose a new key.",
+            )
+        return self._shown(there), 201
+
+    def _shown(self, job: StoredJob) -> dict[str, Any]:
+        place = self._places([job]).get(job.uuid)
+        return {"job": views.job(job, internals=self._knows(job.project), place=place)}
+
+    def _places(self, found: Sequence[StoredJob]) -> dict[str, tuple[int, int]]:
+        """Return which place of how many jobs have in the queue, in the order in which engines ask them, by uuid."""
+        if all(job.state is not JobState.QUEUED for job in found):
+            return {}
+        waiting, now = self._jobs.in_queue()
+        in_order = queue_order.in_order(waiting, now, self._queue)
+        return {each.uuid: (place, len(in_order)) for place, each in enumerate(in_order, 1)}
+
+    def _knows(self, project: str) -> bool:
+        """Return whether who asks may know more of a project's jobs than nova would tell its users."""
+        return self._may(_asking(), policies.INTERNALS, project)
 
     def _job(self, uuid: str, rule: str) -> StoredJob:
         """Return a job; one of a project that the user has no rights in is not there."""
         asking = _asking()
-        job = self._jobs.read(uuid)
+        job = self._jobs.read(uuid, incomplete=True)
         if job is None or not self._may(asking, policies.SHOW, job.project):
             self._allow(asking, rule)
             raise _RefusedError(404, f"There is no job {uuid}.")
@@ -199,22 +338,32 @@ def _forbidden(rule: str) -> _RefusedError:
     return _RefusedError(403, f"Policy does not allow {rule} to be performed.")
 
 
+def _keyed(asking: _Asking) -> str | None:
+    """Return the uuid that a job has by its client's key, None without a key: one of a user, a project and a key."""
+    key = flask.request.headers.get(_KEY)
+    if key is None:
+        return None
+    if not re.fullmatch(r"[!-~]{1,255}", key):
+        raise InvalidValueError(
+            _KEY, key, "1 to 255 printed characters of ASCII, none of them blank"
+        )
+    return str(uuids.uuid5(_KEYS, f"{asking.project} {asking.user} {key}"))
+
+
 def _asking() -> _Asking:
     """Return who asks, of keystonemiddleware's headers."""
-    context = RequestContext.from_environ(flask.request.environ)
+    context = _context()
     if not context.user_id:
         raise _RefusedError(401, "A token of Keystone is needed.")
     return _Asking(context.user_id, context.project_id or "", context)
 
 
-def _body() -> Any:
-    try:
-        found = flask.request.get_json(force=True, silent=True)
-    except RecursionError:  # of a body that is nested a thousand deep
-        found = None
-    if found is None:
-        raise InvalidValueError("body", flask.request.get_data(as_text=True), "JSON")
-    return found
+def _context() -> RequestContext:
+    """Return what keystonemiddleware and oslo.middleware say of the request, with one id as long as it lasts."""
+    if "context" not in flask.g:
+        flask.g.context = RequestContext.from_environ(flask.request.environ)
+    context: RequestContext = flask.g.context
+    return context
 
 
 def _flag(name: str) -> bool:
@@ -268,7 +417,8 @@ def _error(error: NumaExtError) -> Any:
         case _RefusedError():
             return _answer(error.status, error.sentence)
         case ServiceUnavailableError():
-            return _answer(503, str(error))
+            _LOG.error("request %s: %s", _context().request_id, error)
+            return _answer(503, f"{_silent(error)} does not answer now: try again later.")
         case intake.OverQuotaError():
             return _answer(403, str(error))
         case InvalidValueError() | InvalidRequestError():
@@ -276,9 +426,30 @@ def _error(error: NumaExtError) -> Any:
     return _answer(409, str(error))
 
 
+def _conditional(response: flask.Response) -> Any:
+    """Answer a client that has the newest version without sending it again."""
+    if flask.request.method != "GET" or response.status_code != 200:
+        return response
+    response.add_etag()
+    response.cache_control.private = True
+    response.cache_control.no_cache = True
+    return response.make_conditional(flask.request)
+
+
+def _silent(error: ServiceUnavailableError) -> str:
+    """Return who does not answer; what else there is to say is for operators."""
+    match error:
+        case DatabaseError():
+            return "The job service's database"
+        case SilentError():
+            return error.service
+    return "A service that jobs need"
+
+
 def _http_error(error: HTTPException) -> Any:
     return _answer(error.code or 500, error.description or error.name)
 
 
 def _answer(status: int, sentence: str) -> Any:
-    return {"errors": [{"status": status, "detail": sentence}]}, status
+    error = {"status": status, "detail": sentence, "request_id": _context().request_id}
+    return {"errors": [error]}, status

@@ -15,6 +15,8 @@ PRIORITY: Final = "numa_ext:jobs:create:priority"
 LIST: Final = "numa_ext:jobs:list"
 LIST_ALL: Final = "numa_ext:jobs:list:all_projects"
 SHOW: Final = "numa_ext:jobs:show"
+INTERNALS: Final = "numa_ext:jobs:show:internals"
+LIMITS: Final = "numa_ext:limits:show"
 CANCEL: Final = "numa_ext:jobs:cancel"
 HOLD: Final = "numa_ext:jobs:hold"
 RELEASE: Final = "numa_ext:jobs:release"
@@ -43,6 +45,21 @@ RULES: Final = (
         "Show a job and its events.",
         ("GET", "/v1/jobs/{job}"),
         ("GET", "/v1/jobs/{job}/events"),
+    ),
+    _rule(
+        INTERNALS,
+        _EVERYWHERE,
+        "See in the reasons and events of a job what nova hides from its users, too: names of hosts and engines, jobs "
+        "of other projects, what other services have said to the job service.",
+        ("GET", "/v1/jobs"),
+        ("GET", "/v1/jobs/{job}"),
+        ("GET", "/v1/jobs/{job}/events"),
+    ),
+    _rule(
+        LIMITS,
+        f"({_READER}) or {_EVERYWHERE}",
+        "Show what the project's jobs use of its limits.",
+        ("GET", "/v1/limits"),
     ),
     _rule(
         CANCEL,

@@ -6,61 +6,109 @@ from typing import Any, Final
 
 import jsonschema
 
-from nova_numa_ext.orchestrator.cloud.servers import LONGEST_PART_NAME
+from nova_numa_ext.orchestrator.cloud.servers import LONGEST_NAME, LONGEST_PART_NAME
 from nova_numa_ext.policy.jobs.job import HIGHEST_PRIORITY, LOWEST_PRIORITY, BuildFailure, Scope
 from placement_traits.errors import InvalidValueError
 
 MOST_PARTS: Final = 16
 MOST_SERVERS: Final = 1024
+_MOST_NETWORKS: Final = 16
+_MOST_EXTRA_SPECS: Final = 64
 _MOST_SECONDS: Final = 10 * 366 * 86_400
 
-_SECONDS: Final = {"type": "number", "exclusiveMinimum": 0, "maximum": _MOST_SECONDS}
+# As nova's names.
 _NAME: Final = {
     "type": "string",
-    "minLength": 1,
-    "maxLength": 255,
-    "pattern": r"^[^\x00-\x1f\x7f]+\Z",
+    "maxLength": LONGEST_NAME,
+    "pattern": r"^(?!\s)[^\x00-\x1f\x7f]+(?<!\s)\Z",
+    "$comment": "characters that can be printed, no blank at either end",
 }
-_REFERENCE: Final = {
-    "type": "string",
-    "minLength": 1,
-    "maxLength": 255,
-    "pattern": r"^[A-Za-z0-9_.-]+\Z",
+
+
+def _seconds(description: str) -> dict[str, Any]:
+    return {
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "maximum": _MOST_SECONDS,
+        "description": description,
+    }
+
+
+def _flag(description: str) -> dict[str, Any]:
+    return {"type": "boolean", "default": False, "description": description}
+
+
+_WAIT_FOR: Final = {
+    "type": "array",
+    "minItems": 1,
+    "maxItems": len(Scope),
+    "description": "how near each other its servers are to be, narrow scopes first; anywhere if not given",
+    "items": {
+        "type": "object",
+        "required": ["scope"],
+        "additionalProperties": False,
+        "properties": {
+            "scope": {
+                "enum": list(Scope),
+                "description": "``host``: all on one host; ``fleet``: anywhere",
+            },
+            "wait_s": _seconds(
+                "seconds in the queue until the next scope is good enough; for ever if not given"
+            ),
+        },
+    },
 }
 
 _PART: Final = {
     "type": "object",
-    "required": ["name", "flavor"],
+    "required": ["name", "flavor", "image"],
     "additionalProperties": False,
     "properties": {
-        "name": {"type": "string", "pattern": rf"^[A-Za-z0-9_.-]{{1,{LONGEST_PART_NAME}}}\Z"},
-        "count": {"type": "integer", "minimum": 1, "maximum": MOST_SERVERS},
-        "flavor": _REFERENCE,
-        "image": _REFERENCE,
-        "networks": {"type": "array", "maxItems": 16, "items": _REFERENCE},
+        "name": {
+            "type": "string",
+            "pattern": rf"^[A-Za-z0-9_.-]{{1,{LONGEST_PART_NAME}}}\Z",
+            "$comment": f"1 to {LONGEST_PART_NAME} of the characters A-Z a-z 0-9 _ . -",
+            "description": "unlike that of every other part; its servers carry the tag ``numa-ext:<name>``",
+        },
+        "count": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": MOST_SERVERS,
+            "default": 1,
+            "description": "servers",
+        },
+        "flavor": {**_NAME, "description": "id or name of a flavor"},
+        "image": {
+            **_NAME,
+            "description": "id of an active image, or a name that only one has; the flavor has to be large enough",
+        },
+        "networks": {
+            "type": "array",
+            "maxItems": _MOST_NETWORKS,
+            "description": "ids or names; needed where the project has more than one network; none alone: no network",
+            "items": _NAME,
+        },
         "extra_specs": {
             "type": "object",
-            "maxProperties": 64,
-            "propertyNames": {"pattern": r"^numa_ext:[a-z0-9_]{1,64}\Z"},
+            "maxProperties": _MOST_EXTRA_SPECS,
+            "description": "what is requested beyond the flavor's extra specs, in the same words",
+            "propertyNames": {
+                "pattern": r"^numa_ext:[a-z0-9_]{1,64}\Z",
+                "$comment": "keys that begin with numa_ext:",
+            },
             "additionalProperties": {"type": "string", "maxLength": 255},
         },
-        "wait_for": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": len(Scope),
-            "items": {
-                "type": "object",
-                "required": ["scope"],
-                "additionalProperties": False,
-                "properties": {"scope": {"enum": list(Scope)}, "wait_s": _SECONDS},
-            },
+        "wait_for": _WAIT_FOR,
+        "apart": _flag("no two of its servers on one host"),
+        "on_failure": {
+            "enum": list(BuildFailure),
+            "default": BuildFailure.FAIL,
+            "description": "when a server fails to build: ``keep`` the others, ``replace`` it, or ``fail`` as a whole",
         },
-        "apart": {"type": "boolean"},
-        "on_failure": {"enum": list(BuildFailure)},
     },
 }
 
-CREATE: Final = {
+CREATE: Final[Mapping[str, Any]] = {
     "type": "object",
     "required": ["job"],
     "additionalProperties": False,
@@ -70,18 +118,38 @@ CREATE: Final = {
             "required": ["name", "parts"],
             "additionalProperties": False,
             "properties": {
-                "name": _NAME,
-                "parts": {"type": "array", "minItems": 1, "maxItems": MOST_PARTS, "items": _PART},
+                "name": {
+                    **_NAME,
+                    "description": "servers are named ``<name>-<part>-<number>``, which nova has to take, too",
+                },
+                "parts": {
+                    "type": "array",
+                    "minItems": 1,
+                    "maxItems": MOST_PARTS,
+                    "description": "servers that are alike; all parts start or none",
+                    "items": _PART,
+                },
                 "priority": {
                     "type": "integer",
                     "minimum": LOWEST_PRIORITY,
                     "maximum": HIGHEST_PRIORITY,
+                    "default": 0,
+                    "description": "more is earlier; above 0 is for administrators",
                 },
-                "walltime_s": _SECONDS,
-                "deadline_at": {"type": "number", "minimum": 0, "maximum": 4e9},
-                "max_wait_s": _SECONDS,
-                "held": {"type": "boolean"},
-                "preemptible": {"type": "boolean"},
+                "walltime_s": _seconds(
+                    "seconds after which it is ended; it runs until it is cancelled if not given"
+                ),
+                "deadline_at": {
+                    "type": "number",
+                    "minimum": 0,
+                    "maximum": 4e9,
+                    "description": "when it must have ended, seconds since 1970; not before now and its walltime",
+                },
+                "max_wait_s": _seconds("seconds in the queue after which it is given up"),
+                "held": _flag("it is not started before it is released"),
+                "preemptible": _flag(
+                    "it may be stopped and queued again in favour of latency-critical jobs"
+                ),
             },
         }
     },
@@ -107,4 +175,6 @@ def _allowed(error: jsonschema.ValidationError) -> str:
         return f"an object with {', '.join(error.validator_value)}"
     if error.validator == "additionalProperties":
         return f"only {', '.join(sorted(error.schema['properties']))}"
+    if error.validator == "pattern":
+        return str(error.schema["$comment"])
     return f"{error.validator} {error.validator_value}"

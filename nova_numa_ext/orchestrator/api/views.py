@@ -1,41 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs, parts and events as the API shows them; times in seconds since 1970."""
+"""Jobs, parts and events as the API shows them; times in seconds since 1970.
+
+What ``internals`` are, and what is shown without them, is written in :mod:`nova_numa_ext.policy.jobs.terms`.
+"""
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
+from nova_numa_ext.orchestrator.conf import ApiOptions
 from nova_numa_ext.orchestrator.store.jobs import Event, NewJob, StoredJob, StoredPart
-from nova_numa_ext.policy.jobs.terms import sentence
+from nova_numa_ext.policy.jobs.limits import Limits
+from nova_numa_ext.policy.jobs.terms import for_tenants, sentence
 from placement_traits.reason import Reason
 
+_ENGINE: Final = "engine"
 
-def job(found: StoredJob) -> dict[str, Any]:
-    """Return a job; which trust it has is not shown."""
+
+def job(
+    found: StoredJob, *, internals: bool, place: tuple[int, int] | None = None
+) -> dict[str, Any]:
+    """Return a job; which trust it has is not shown.
+
+    :param internals: its reader may know the cloud's, too
+    :param place: in the queue, and of how many; None: it does not wait, or is held
+    """
     return {
         "id": found.uuid,
-        "name": found.name,
-        "project_id": found.project,
-        "user_id": found.user,
+        **new_job(found),
         "state": found.state,
-        "reasons": reasons(found.reasons),
-        "held": found.held,
+        "reasons": reasons(found.reasons, internals=internals),
+        "place": None if place is None else dict(zip(("place", "of"), place, strict=True)),
         "cancelled": found.cancelled,
-        "priority": found.priority,
-        "walltime_s": found.walltime_s,
-        "deadline_at": found.deadline_at,
-        "max_wait_s": found.max_wait_s,
-        "preemptible": found.preemptible,
         "postponed": found.postponed,
         "submitted_at": found.submitted_at,
         "started_at": found.started_at,
         "ended_at": found.ended_at,
-        "parts": [_part(each) for each in found.parts],
     }
 
 
-def new_job(new: NewJob) -> dict[str, Any]:
-    """Return what would be stored."""
+def new_job(new: NewJob | StoredJob) -> dict[str, Any]:
+    """Return what was asked for."""
     return {
         "name": new.name,
         "project_id": new.project,
@@ -50,29 +55,47 @@ def new_job(new: NewJob) -> dict[str, Any]:
     }
 
 
-def event(found: Event) -> dict[str, Any]:
-    """Return an event."""
+def event(found: Event, *, internals: bool) -> dict[str, Any]:
+    """Return an event; engines, whose names are those of controllers, are all one without internals."""
+    by_engine = found.term is not None
     return {
         "id": found.number,
         "at": found.at,
-        "actor": found.actor,
+        "actor": _ENGINE if by_engine and not internals else found.actor,
         "what": found.what,
         "state": found.state,
-        "reasons": reasons(found.reasons),
+        "reasons": reasons(found.reasons, internals=internals),
     }
 
 
-def reasons(found: Sequence[Reason]) -> list[dict[str, Any]]:
+def waiting_limits(options: ApiOptions, jobs: int, servers: int) -> list[dict[str, Any]]:
+    """Return what the waiting jobs of a project use of its limits."""
+    return [
+        {"name": "waiting_jobs", "limit": options.waiting_jobs, "used": jobs},
+        {"name": "waiting_servers", "limit": options.waiting_servers, "used": servers},
+    ]
+
+
+def queue_limits(found: Limits, jobs: int, servers: int) -> list[dict[str, Any]]:
+    """Return what the jobs of a project that have places use of what it may have at a time."""
+    return [
+        {"name": "project_jobs", "limit": found.jobs, "used": jobs},
+        {"name": "project_servers", "limit": found.servers, "used": servers},
+    ]
+
+
+def reasons(found: Sequence[Reason], *, internals: bool) -> list[dict[str, Any]]:
     """Return reasons as data, each with its sentence."""
+    shown = [(each, sentence(each)) if internals else for_tenants(each) for each in found]
     return [
         {
             "term": each.term,
             "value": each.value,
             "against": each.against,
             "where": each.where,
-            "sentence": sentence(each),
+            "sentence": words,
         }
-        for each in found
+        for each, words in shown
     ]
 
 

@@ -3,20 +3,36 @@
 
 import json
 import random
+import time
+from collections import Counter
 from dataclasses import replace
 
+import jsonschema
 import pytest
+from flask import request
 from oslo_config import cfg
 from oslo_policy import policy
+from sqlalchemy import QueuePool, create_engine, update
 
-from nova_numa_ext.orchestrator.api import app, policies
-from nova_numa_ext.orchestrator.api.intake import ProjectQuota, UserFlavor
-from nova_numa_ext.orchestrator.store.database import Database
-from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs, Sizes
+from nova_numa_ext.orchestrator import queued
+from nova_numa_ext.orchestrator.api import answers, app, policies, routes, schemas
+from nova_numa_ext.orchestrator.cloud.asking import SilentError
+from nova_numa_ext.orchestrator.cloud.user import ProjectQuota, UserFlavor, UserImage, UserNetwork
+from nova_numa_ext.orchestrator.conf import ApiOptions
+from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store.database import Database, DatabaseError
+from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
+from nova_numa_ext.orchestrator.store.leader import Election
+from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
+from nova_numa_ext.policy.jobs.limits import Limits
+from nova_numa_ext.policy.jobs.queue import QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
+from nova_numa_ext.policy.jobs.terms import OPEN, TENANTS_SENTENCES, JobTerm, for_tenants
+from nova_numa_ext.policy.jobs.terms import sentence as sentence_of
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 from placement_traits.reason import Reason
 from tests.support.jobs_database import new_job
+from tests.support.jobs_world import World
 
 BODY = {
     "job": {
@@ -26,12 +42,13 @@ BODY = {
                 "name": "gpu",
                 "count": 2,
                 "flavor": "big",
-                "image": "image-1",
+                "image": "debian",
+                "networks": ["blue"],
                 "extra_specs": {"numa_ext:gpu_policy": "topo_p"},
                 "wait_for": [{"scope": "host", "wait_s": 600}, {"scope": "fleet"}],
                 "on_failure": "replace",
             },
-            {"name": "cpu", "flavor": "big"},
+            {"name": "cpu", "flavor": "big", "image": "image-1", "networks": ["blue"]},
         ],
         "walltime_s": 3600,
         "held": True,
@@ -39,30 +56,66 @@ BODY = {
 }
 
 
+FLAVORS = {
+    "big": UserFlavor("flavor-1", 4, 1024, 12, 10, {"hw:mem_page_size": "any"}),
+    "tiny": UserFlavor("flavor-2", 1, 64, 1, 1, {}),
+}
+IMAGES = {
+    "debian": (UserImage("image-1", "active", 5, 512),),
+    "image-1": (UserImage("image-1", "active", 5, 512),),
+    "twins": (UserImage("image-2", "active", 0, 0), UserImage("image-3", "active", 0, 0)),
+    "queued": (UserImage("image-4", "queued", 0, 0),),
+    "wide": (UserImage("image-5", "active", 11, 0),),
+}
+BLUE, RED = UserNetwork("network-1", "blue"), UserNetwork("network-2", "red")
+
+
 class FakeCloud:
-    """What the user's token gives: one flavor, limits, trusts."""
+    """What the user's token gives: flavors, images, networks, limits, trusts.
+
+    :ivar refuses: when set, raised where a flavor is asked for
+    :ivar keeps: when set, raised where a trust is to be deleted
+    :ivar trusts: id -> until when
+    """
 
     def __init__(self):
         self.limits = ProjectQuota()
+        self.available = (BLUE,)
         self.refuses = None
-        self.trusts = 0
+        self.refuses_trust = None
+        self.keeps = None
+        self.trusts = {}
 
     def flavor(self, reference):
         if self.refuses:
             raise self.refuses
-        sizes = Sizes(vcpus=4, memory_mb=1024, disk_gb=10)
-        return (
-            UserFlavor("flavor-1", sizes, {"hw:mem_page_size": "any"})
-            if reference == "big"
-            else None
-        )
+        return FLAVORS.get(reference)
+
+    def images(self, reference):
+        return IMAGES.get(reference, ())
+
+    def networks(self, reference):
+        return [each for each in (BLUE, RED, replace(RED, name="blue2")) if each.name == reference]
+
+    def available_networks(self):
+        return self.available
 
     def quota(self):
         return self.limits
 
-    def trust(self):
-        self.trusts += 1
-        return f"trust-{self.trusts}"
+    def check_trust(self):
+        if self.refuses_trust:
+            raise self.refuses_trust
+
+    def trust(self, expires_at):
+        trust = f"trust-{len(self.trusts) + 1}"
+        self.trusts[trust] = expires_at
+        return trust
+
+    def delete_trust(self, trust):
+        if self.keeps:
+            raise self.keeps
+        del self.trusts[trust]
 
 
 def headers(*roles, project="project-1", user="user-1", **more):
@@ -103,11 +156,37 @@ def jobs(tmp_path):
 
 @pytest.fixture
 def client(jobs, cloud):
+    return client_of(jobs, cloud)
+
+
+def client_of(jobs, cloud, queue=None, rules=(), **options):
+    """A client of an application of its own.
+
+    :param rules: of an operator's own
+    """
     conf = cfg.ConfigOpts()
     enforcer = policy.Enforcer(conf)
     conf([], default_config_files=[])
     enforcer.register_defaults(policies.RULES)
-    return app.make(jobs, enforcer, lambda _environ: cloud).test_client()
+    enforcer.set_rules(policy.Rules.from_dict(dict(rules)), overwrite=False, use_conf=True)
+    ended = EndedTrusts(jobs._database)
+    made = app.make(
+        jobs, ended, enforcer, lambda _environ: cloud, ApiOptions(**options), queue=queue
+    )
+    made.after_request(as_declared)
+    return made.test_client()
+
+
+def as_declared(response):
+    """Hold an answer against the schema of which the reference is made."""
+    schema = answers.ERRORS
+    if response.status_code < 300:
+        (route,) = [
+            each for each in routes.ROUTES if f"{each.method} {each.path}" == request.endpoint
+        ]
+        schema = route.answers[response.status_code]
+    jsonschema.Draft202012Validator(schema).validate(response.json)
+    return response
 
 
 def detail(response):
@@ -134,10 +213,58 @@ def test_a_job_is_submitted_as_it_was_asked_for(client, jobs):
     assert client.get(f"/v1/jobs/{job.uuid}", headers=READER).json == {"job": shown}
 
 
+def test_what_is_not_given_is_as_the_schema_says(client):
+    part = {"name": "cpu", "flavor": "big", "image": "debian"}
+    body = {"job": {"name": "train", "parts": [part]}}
+    shown = client.post("/v1/jobs?dry_run=true", json=body, headers=MEMBER).json["job"]
+    asked = schemas.CREATE["properties"]["job"]["properties"]
+    for found, members in (
+        (shown, asked),
+        (shown["parts"][0], asked["parts"]["items"]["properties"]),
+    ):
+        said = {name: each["default"] for name, each in members.items() if "default" in each}
+        assert {name: found[name] for name in said} == said
+
+
 def test_a_dry_run_stores_nothing(client, jobs, cloud):
     response = client.post("/v1/jobs?dry_run=true", json=BODY, headers=MEMBER)
     assert (response.status_code, response.json["job"]["name"]) == (200, "train")
-    assert (jobs.find(), cloud.trusts) == ([], 0)
+    assert (jobs.find(), cloud.trusts) == ([], {})
+
+
+@pytest.mark.parametrize(
+    ("table", "what"),
+    [
+        (tables.job, {"reasons": [1], "target": "gone"}),
+        (tables.part, {"sizes": {"no_such": 2}}),
+    ],
+)
+def test_a_job_that_cannot_be_read_is_shown_as_far_as_it_can(client, jobs, table, what):
+    """It hides no other one of its project, and nobody believes that it was cancelled."""
+    poison, other = jobs.create(new_job("poison")), jobs.create(new_job("other"))
+    with jobs._database.transaction() as connection:
+        key = table.c.id if table is tables.job else table.c.job_id
+        connection.execute(update(table).where(key == poison.number).values(**what))
+    listed = client.get("/v1/jobs", headers=READER).json["jobs"]
+    assert [each["id"] for each in listed] == [poison.uuid, other.uuid]
+    shown = client.get(f"/v1/jobs/{poison.uuid}", headers=READER).json["job"]
+    assert shown == listed[0]
+    assert (shown["name"], shown["state"], shown["parts"]) == ("poison", "queued", [])
+    (reason,) = shown["reasons"]
+    assert reason["term"] == "other_form"
+    assert "its operator has to look at it" in reason["sentence"]
+    response = client.post(f"/v1/jobs/{poison.uuid}/cancel", headers=MEMBER)
+    assert response.status_code == 409
+    assert reason["sentence"] in response.text
+    assert "no_such" not in response.text + json.dumps(shown)
+
+
+def test_whole_numbers_with_a_point_are_whole_numbers(client):
+    """JSON schema calls 2.0 an integer."""
+    body = changed(("job", "parts", 0, "count"), 2.0)
+    body["job"]["priority"] = 1.0
+    job = client.post("/v1/jobs?dry_run=true", json=body, headers=ADMIN).json["job"]
+    assert [str(each) for each in (job["parts"][0]["count"], job["priority"])] == ["2", "1"]
 
 
 def test_lists_are_paged_and_by_state(client, jobs):
@@ -170,8 +297,10 @@ def test_hold_release_and_cancel_are_events_with_their_actor(client, jobs):
         "released by user-1",
         "cancelled by user-1",
     ]
-    later = client.get(f"/v1/jobs/{job.uuid}/events?after={events[2]['id']}", headers=READER)
+    later = client.get(f"/v1/jobs/{job.uuid}/events?marker={events[2]['id']}", headers=READER)
     assert later.json["events"] == events[3:]
+    first = client.get(f"/v1/jobs/{job.uuid}/events?limit=2", headers=READER)
+    assert first.json["events"] == events[:2]
 
 
 def test_what_has_ended_stays_so(client, jobs):
@@ -208,6 +337,7 @@ ROUTES = {
     "hold": ("POST", "/v1/jobs/{job}/hold"),
     "release": ("POST", "/v1/jobs/{job}/release"),
     "cancel": ("POST", "/v1/jobs/{job}/cancel"),
+    "limits": ("GET", "/v1/limits"),
     "not there": ("GET", "/v1/jobs/none"),
     "versions": ("GET", "/"),
 }
@@ -222,6 +352,7 @@ TABLE = """
                hold        403    202    202   403     404   403     403    401
                release     403    202    202   403     404   403     403    401
                cancel      403    202    202   403     404   403     403    401
+               limits      200    200    200   200     200   403     403    401
                not there   404    404    404   404     404   403     403    401
                versions    200    200    200   200     200   200     200    200
 """
@@ -243,7 +374,142 @@ def test_who_may_do_what(client, jobs, route, expected):
             client.open(path.format(job=job.uuid), method=method, headers=who, **sent).status_code
         )
     assert found == expected
+
+
+def test_the_table_is_of_every_route_and_every_rule(client):
     assert set(ROUTES) == {name for name, _ in ROWS}
+    tried = {
+        (method, path.partition("?")[0].replace("{job}", "<uuid>"))
+        for method, path in ROUTES.values()
+    }
+    made = {
+        (method, rule.rule)
+        for rule in client.application.url_map.iter_rules()
+        for method in rule.methods - {"HEAD", "OPTIONS"}
+        if rule.endpoint != "static"
+    }
+    assert made - {("GET", "/")} == {each for each in tried if "none" not in each[1]} - {
+        ("GET", "/")
+    }
+    documented = {
+        (each["method"], each["path"].partition("?")[0].replace("{job}", "<uuid>"))
+        for rule in policies.RULES
+        for each in rule.operations
+    }
+    assert documented == made - {("GET", "/")}
+
+
+# Hosts, jobs of other projects, words of Placement, Keystone and the database.
+OPERATORS = {
+    JobTerm.BEHIND,
+    JobTerm.RESERVED,
+    JobTerm.HOSTS_EXCLUDED,
+    JobTerm.PREEMPTS,
+    JobTerm.UNREADABLE,
+    JobTerm.OTHER_FORM,
+    JobTerm.CLAIM_CONFLICT,
+    JobTerm.CLAIM_REFUSED,
+    JobTerm.PREEMPTED,
+    JobTerm.PLACED,
+    JobTerm.TRUST,
+    "a_term_of_another_release",
+}
+
+
+def shown(client, job, who):
+    """All that is told of a job."""
+    paths = (f"/v1/jobs/{job.uuid}", f"/v1/jobs/{job.uuid}/events", "/v1/jobs?all_projects=true")
+    if who not in (ADMIN, SERVICE):
+        paths = (*paths[:2], "/v1/jobs")
+    return [client.get(path, headers=who).get_data(as_text=True) for path in paths]
+
+
+@pytest.mark.parametrize("term", [*JobTerm, "a_term_of_another_release"])
+def test_what_nova_hides_is_told_to_operators_only(client, jobs, term):
+    """Whatever stands in a reason; what is the user's own is told to the user as well."""
+    job = jobs.create(new_job())
+    engine = Actor(
+        "controller-7-4711", Election(jobs._database, "controller-7-4711", 60).campaign()
+    )
+    jobs.set(job, engine, (Reason(term, "h17", 3, "workers"),), postponed=1)
+    for who in (ADMIN, SERVICE):
+        assert all("h17" in each for each in shown(client, job, who))
+    for who in (READER, MEMBER):
+        assert [("h17" in each) for each in shown(client, job, who)] == [term not in OPERATORS] * 3
+    cancelled = client.post(f"/v1/jobs/{job.uuid}/hold", headers=MEMBER).get_data(as_text=True)
+    assert "h17" not in cancelled
+    assert "controller" in shown(client, job, ADMIN)[1]
+    assert not any("controller" in each for each in shown(client, job, MEMBER))
+
+
+@pytest.mark.parametrize(
+    ("reason", "sentence"),
+    [
+        (Reason(JobTerm.PLACED, "h17, h23", 2), "planned on hosts: 2"),
+        (
+            Reason(JobTerm.HOSTS_EXCLUDED, "h17", 1),
+            "hosts left out, because nova refused them: 1",
+        ),
+        (Reason(JobTerm.PREEMPTS, "job-9", 1), "starts when other jobs have ended: 1"),
+        (
+            Reason(JobTerm.RESERVED, "job-9", "in 3 s at the latest"),
+            "places are kept free for another job",
+        ),
+        (Reason(JobTerm.NO_ROOM, 1, 2, "cpu"), sentence_of(Reason(JobTerm.NO_ROOM, 1, 2, "cpu"))),
+    ],
+)
+def test_users_are_told_numbers_for_names(reason, sentence):
+    assert set(JobTerm) < OPEN | TENANTS_SENTENCES.keys(), (
+        "each term is the user's or the operator's"
+    )
+    told, words = for_tenants(reason)
+    assert words == sentence
+    assert not {"h17", "h17, h23", "job-9", "in 3 s at the latest"} & {told.value, told.against}
+
+
+def test_an_operator_may_let_users_see_more(jobs, cloud):
+    job = jobs.create(new_job())
+    jobs.set(job, Actor("engine"), (Reason(JobTerm.PLACED, "h17", 1),), postponed=1)
+    client = client_of(jobs, cloud, rules={policies.INTERNALS: "project_id:%(project_id)s"})
+    assert all("h17" in each for each in shown(client, job, MEMBER))
+
+
+def test_in_no_state_of_its_life_a_job_names_hosts_or_engines_to_its_user(cloud, tmp_path):
+    world = World(tmp_path, name="controller")
+    client = client_of(world.jobs, cloud)
+    job = world.jobs.create(new_job())
+    for _ in range(3):
+        world.rounds()
+        told = "".join(shown(client, job, MEMBER))
+        assert "h1" not in told.replace(job.uuid, "") and "controller" not in told
+    world.cancel(job)
+    world.rounds(3)
+    assert world.state(job) is JobState.CANCELLED
+    assert "controller" not in "".join(shown(client, job, MEMBER))
+    events = client.get(f"/v1/jobs/{job.uuid}/events", headers=ADMIN).json["events"]
+    assert {each["actor"] for each in events} == {"user-1", "controller-1"}
+    assert "planned on hosts: h1" in [each["reasons"][0]["sentence"] for each in events]
+
+
+def test_none_alone_is_no_network(client, cloud):
+    """As nova's own command says it, and whatever networks there are."""
+    cloud.available = (RED, BLUE)
+    body = changed(("job", "parts", 1, "networks"), ["none"])
+    made = client.post("/v1/jobs", json=body, headers=MEMBER)
+    assert made.status_code == 201
+    assert made.json["job"]["parts"][1]["networks"] == ["none"]
+
+
+def test_a_part_without_networks_gets_the_only_one(client, cloud):
+    body = changed(("job", "parts", 1, "networks"), [])
+    for cloud.available in ((), (BLUE,)):
+        assert client.post("/v1/jobs", json=body, headers=MEMBER).status_code == 201
+    cloud.available = (RED, BLUE)
+    response = client.post("/v1/jobs", json=body, headers=MEMBER)
+    assert "$.job.parts[1].networks: [] is not allowed; allowed: at least one of" in detail(
+        response
+    )
+    assert detail(response).endswith("that the project has: blue, red")
 
 
 def changed(path, value):
@@ -279,8 +545,50 @@ def changed(path, value):
             "$.job.parts[1].flavor: 'none' is not allowed; allowed: name or id of a flavor that the project may use",
         ),
         (
-            changed(("job", "parts", 0, "extra_specs"), {"numa_ext:tier": "GOLD"}),
-            "numa_ext:tier",
+            changed(("job", "parts", 1, "image"), "none"),
+            "$.job.parts[1].image: 'none' is not allowed; allowed: name or id of one image that the project may use",
+        ),
+        (
+            changed(("job", "parts", 1, "image"), "twins"),
+            "$.job.parts[1].image: 'twins' is not allowed; allowed: the id of one image: 2 have this name",
+        ),
+        (
+            changed(("job", "parts", 1, "image"), "queued"),
+            "$.job.parts[1].image: 'queued' is not allowed; allowed: an active image; it is queued",
+        ),
+        (
+            changed(("job", "parts", 1, "image"), "wide"),
+            "allowed: an image that runs with 10 GiB of root disk; it needs 11",
+        ),
+        (
+            changed(("job", "parts", 1, "flavor"), "tiny"),
+            "$.job.parts[1].image: 'image-1' is not allowed; allowed: an image that runs with 1 GiB of root disk",
+        ),
+        (
+            changed(("job", "parts", 1), {"name": "cpu", "flavor": "big"}),
+            "allowed: an object with name, flavor, image",
+        ),
+        (
+            changed(("job", "parts", 1, "networks"), ["red", "none"]),
+            "$.job.parts[1].networks[1]: 'none' is not allowed; allowed: name or id of one network",
+        ),
+        (
+            changed(("job", "name"), "n" * 250),
+            "allowed: 249 characters: names of servers add -gpu-1, and nova takes 255",
+        ),
+        (changed(("job", "name"), " train"), "$.job.name: ' train' is not allowed"),
+        (changed(("job", "name"), "tr\u200bain"), "allowed: characters that can be printed"),
+        (
+            changed(("job", "deadline_at"), 1),
+            "$.job.deadline_at: 1 is not allowed; allowed: ",
+        ),
+        (
+            changed(("job", "parts", 0, "extra_specs"), {"numa_ext:gpu_policy": "best"}),
+            "$.job.parts[0].extra_specs: numa_ext:gpu_policy=best is not allowed",
+        ),
+        (
+            changed(("job", "parts", 0, "extra_specs"), {"numa_ext:tier": "LC"}),
+            "$.job.parts[0].extra_specs: numa_ext:tier is for flavors only",
         ),
         (
             changed(("job", "parts", 0, "apart"), True),
@@ -310,11 +618,48 @@ def test_a_query_that_has_no_meaning_is_a_sentence(client, path, sentence):
     assert sentence in detail(response)
 
 
-def test_what_is_no_json_or_too_long_is_a_sentence(client):
-    response = client.post("/v1/jobs", data=b"{'job'", headers=MEMBER)
-    assert (response.status_code, "allowed: JSON" in detail(response)) == (400, True)
-    response = client.post("/v1/jobs", data=b"[" * 100_000, headers=MEMBER)
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"{'job'", "allowed: JSON (Expecting property name"),
+        (b"", "body: b'' is not allowed; allowed: JSON"),
+        (b"[" * 100_000, "allowed: JSON that is not nested so deep"),
+        (b'["' + b"\xff" + b'"]', "allowed: JSON in UTF-8"),
+        (b"9" * 5000, "allowed: JSON (Exceeds the limit"),
+        (rb'{"job": {"name": "\ud800"}}', "no half of a surrogate pair"),
+        (rb'{"job": {"\udfff": 1}}', "no half of a surrogate pair"),
+        (b'{"job": {"walltime_s": NaN}}', "body: 'NaN' is not allowed"),
+        (b'{"job": {"deadline_at": -Infinity}}', "body: '-Infinity' is not allowed"),
+    ],
+)
+def test_what_is_no_json_is_a_sentence(client, data, sentence):
+    response = client.post("/v1/jobs", data=data, headers=MEMBER)
     assert response.status_code == 400
+    assert sentence in detail(response)
+
+
+def test_a_number_beyond_all_numbers_is_too_large(client):
+    data = json.dumps(changed(("job", "walltime_s"), 7)).replace("7", "1e999")
+    response = client.post("/v1/jobs", data=data, headers=MEMBER)
+    assert "$.job.walltime_s: inf is not allowed; allowed: maximum" in detail(response)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["%00", "%ff", "%ed%a0%80", "%F0%9F%98%80", "é" * 999, "'%20OR%201=1", "%252e%252e", " "],
+)
+def test_what_names_no_job_is_not_there(database, cloud, name):
+    """In a path and as a marker, whatever the database thinks of its characters."""
+    client = client_of(Jobs(database), cloud)
+    Jobs(database).create(new_job())
+    for path in (f"/v1/jobs/{name}", f"/v1/jobs/{name}/events"):
+        response = client.get(path, headers=READER)
+        assert (response.status_code, "errors" in response.json) == (404, True)
+    assert client.post(f"/v1/jobs/{name}/cancel", headers=MEMBER).status_code == 404
+    assert client.get(f"/v1/jobs?marker={name}", headers=READER).json == {"jobs": []}
+
+
+def test_what_is_too_long_or_no_route_is_a_sentence(client):
     response = client.post("/v1/jobs", data=b" " * (2**20 + 1), headers=MEMBER)
     assert response.status_code == 413
     assert client.delete("/v1/jobs", headers=MEMBER).status_code == 405
@@ -336,19 +681,277 @@ def test_a_job_that_no_quota_will_ever_hold_is_refused(client, cloud, limits, se
     response = client.post("/v1/jobs", json=BODY, headers=MEMBER)
     assert response.status_code == 403
     assert sentence in detail(response)
-    assert cloud.trusts == 0
+    assert cloud.trusts == {}
     cloud.limits = ProjectQuota(instances=3, cores=12, memory_mb=3072, groups=1, members=2)
     assert client.post("/v1/jobs", json=BODY, headers=MEMBER).status_code == 201
 
 
 @pytest.mark.parametrize(
-    ("error", "status"),
-    [(ServiceUnavailableError("Nova is away."), 503), (CapabilityMissingError("No trust."), 409)],
+    ("error", "sentence"),
+    [
+        (SilentError("Nova", "http://10.0.0.1:8774"), "Nova does not answer now: try again later."),
+        (
+            ServiceUnavailableError("10.0.0.1 refuses"),
+            "A service that jobs need does not answer now: try again later.",
+        ),
+    ],
 )
-def test_a_cloud_that_refuses_is_a_sentence(client, cloud, error, status):
+def test_a_cloud_that_does_not_answer_is_named(client, cloud, caplog, error, sentence):
+    """Where its services are is for the log."""
     cloud.refuses = error
     response = client.post("/v1/jobs", json=BODY, headers=MEMBER)
-    assert (response.status_code, detail(response)) == (status, str(error))
+    assert (response.status_code, detail(response)) == (503, sentence)
+    assert "10.0.0.1" in caplog.text
+
+
+def test_a_cloud_that_refuses_is_a_sentence(client, cloud):
+    cloud.refuses = CapabilityMissingError("Nova does not let you.")
+    response = client.post("/v1/jobs", json=BODY, headers=MEMBER)
+    assert (response.status_code, detail(response)) == (409, "Nova does not let you.")
+
+
+@pytest.mark.parametrize("query", ["", "?dry_run=true"])
+def test_a_token_that_can_make_no_trust_is_refused(client, cloud, jobs, query):
+    cloud.refuses_trust = CapabilityMissingError("A token of an application credential …")
+    response = client.post(f"/v1/jobs{query}", json=BODY, headers=MEMBER)
+    assert (response.status_code, detail(response)) == (409, str(cloud.refuses_trust))
+    assert (jobs.find(), cloud.trusts) == ([], {})
+
+
+DAY, YEAR = 86_400, 365 * 86_400
+
+
+@pytest.mark.parametrize(
+    ("more", "lasts_s"),
+    [
+        ({}, YEAR),
+        ({"walltime_s": 3600}, YEAR),
+        ({"walltime_s": 3600, "max_wait_s": 7200}, DAY + 10_800),
+        ({"walltime_s": 3600, "max_wait_s": 7200, "preemptible": True}, YEAR),
+        ({"walltime_s": 3600, "deadline_at": 9000}, DAY + 9000),
+        ({"walltime_s": 3600, "deadline_at": 9000, "preemptible": True}, DAY + 9000),
+        ({"deadline_at": 9000}, YEAR),
+    ],
+)
+def test_a_trust_ends_when_the_job_has_to_have_ended(client, cloud, more, lasts_s):
+    now = time.time()
+    asked = {"name": "train", "parts": BODY["job"]["parts"], **more}
+    if "deadline_at" in asked:
+        asked["deadline_at"] += now
+    assert client.post("/v1/jobs", json={"job": asked}, headers=MEMBER).status_code == 201
+    assert cloud.trusts == {"trust-1": pytest.approx(now + lasts_s, abs=60)}
+
+
+@pytest.mark.parametrize("keystone_is_away", [False, True])
+def test_a_job_that_is_not_stored_leaves_no_trust(
+    client, jobs, cloud, monkeypatch, keystone_is_away
+):
+    def broken(_new, _uuid):
+        raise DatabaseError("away")
+
+    monkeypatch.setattr(jobs, "create", broken)
+    cloud.keeps = SilentError("Keystone", "away") if keystone_is_away else None
+    assert client.post("/v1/jobs", json=BODY, headers=MEMBER).status_code == 503
+    assert list(cloud.trusts) == (["trust-1"] if keystone_is_away else [])
+    assert EndedTrusts(jobs._database).due() == list(cloud.trusts)
+
+
+def test_a_job_whose_answer_is_lost_keeps_its_trust_and_is_found_by_its_key(
+    client, jobs, cloud, monkeypatch
+):
+    """The database stores it and does not say so; the client sends its request again."""
+    create = jobs.create
+
+    def lost(new, uuid):
+        create(new, uuid)
+        raise DatabaseError("away")
+
+    monkeypatch.setattr(jobs, "create", lost)
+    keyed = MEMBER | {"Idempotency-Key": "client's-1"}
+    assert client.post("/v1/jobs", json=BODY, headers=keyed).status_code == 503
+    response = client.post("/v1/jobs", json=BODY, headers=keyed)
+    (job,) = jobs.find()
+    assert (response.status_code, response.json["job"]["id"]) == (201, job.uuid)
+    assert (list(cloud.trusts), job.trust) == (["trust-1"], "trust-1")
+
+
+def test_a_job_of_which_nothing_is_known_keeps_its_trust(client, jobs, cloud, monkeypatch):
+    """The database stores it, and is gone before it says so and when it is asked: it would fail without its trust."""
+    create, read = jobs.create, jobs.read
+
+    def away(*_arguments, **_more):
+        raise DatabaseError("away")
+
+    def lost(new, uuid):
+        create(new, uuid)
+        monkeypatch.setattr(jobs, "read", away)
+        raise DatabaseError("away")
+
+    monkeypatch.setattr(jobs, "create", lost)
+    keyed = MEMBER | {"Idempotency-Key": "client's-1"}
+    assert client.post("/v1/jobs", json=BODY, headers=keyed).status_code == 503
+    monkeypatch.setattr(jobs, "read", read)
+    assert client.post("/v1/jobs", json=BODY, headers=keyed).status_code == 201
+    (job,) = jobs.find()
+    assert (list(cloud.trusts), job.trust) == (["trust-1"], "trust-1")
+
+
+def test_a_key_is_of_one_request_of_one_user_in_one_project(client, jobs, cloud):
+    def sent(who, body=BODY, key="key-1"):
+        return client.post("/v1/jobs", json=body, headers=who | {"Idempotency-Key": key})
+
+    first = sent(MEMBER).json["job"]
+    turned = {"job": dict(reversed(BODY["job"].items()))}
+    assert sent(MEMBER, turned).json["job"] == first
+    others = [OTHER, headers("member", user="user-3"), headers("member", project="project-3")]
+    assert [sent(who).status_code for who in others] == [201, 201, 201]
+    assert sent(MEMBER, key="key-2").status_code == 201
+    response = sent(MEMBER, changed(("job", "name"), "other"))
+    assert response.status_code == 422
+    assert f"has been used for job {first['id']}" in detail(response)
+    assert (len(jobs.find()), len(cloud.trusts)) == (5, 5)
+    response = sent(MEMBER, key="a key")
+    assert "Idempotency-Key: 'a key' is not allowed; allowed: 1 to 255" in detail(response)
+
+
+def test_of_two_requests_of_one_key_at_once_the_faster_one_is_stored(
+    client, jobs, cloud, monkeypatch
+):
+    create, keyed = jobs.create, MEMBER | {"Idempotency-Key": "key-1"}
+
+    def slower(new, uuid):
+        create(replace(new, trust="trust-of-the-other"), uuid)
+        return create(new, uuid)
+
+    monkeypatch.setattr(jobs, "create", slower)
+    response = client.post("/v1/jobs", json=BODY, headers=keyed)
+    (job,) = jobs.find()
+    assert (response.status_code, response.json["job"]["id"]) == (201, job.uuid)
+    assert (job.trust, cloud.trusts) == ("trust-of-the-other", {})
+
+
+def test_a_project_has_so_many_waiting_jobs_and_servers(jobs, cloud):
+    client = client_of(jobs, cloud, waiting_jobs=3, waiting_servers=7)
+
+    def used():
+        found = client.get("/v1/limits", headers=READER).json["limits"][:2]
+        return [(each["name"], each["used"], each["limit"]) for each in found]
+
+    running = jobs.create(new_job())
+    jobs.move(running, JobState.PLANNED, (Reason("placed", "h1"),), Actor("engine"))
+    jobs.create(new_job(project="project-2"))
+    assert used() == [("waiting_jobs", 0, 3), ("waiting_servers", 0, 7)]
+    for _ in range(2):
+        assert client.post("/v1/jobs", json=BODY, headers=MEMBER).status_code == 201
+    assert used() == [("waiting_jobs", 2, 3), ("waiting_servers", 6, 7)]
+    for query in ("", "?dry_run=true"):
+        response = client.post(f"/v1/jobs{query}", json=BODY, headers=MEMBER)
+        assert response.status_code == 403
+        assert detail(response) == (
+            "Limit waiting_servers of the project is 7, 6 are in use, and the job needs 3."
+        )
+    small = {"job": {"name": "small", "parts": [{**BODY["job"]["parts"][1], "name": "only"}]}}
+    assert client.post("/v1/jobs", json=small, headers=MEMBER).status_code == 201
+    response = client.post("/v1/jobs", json=small, headers=MEMBER)
+    assert "Limit waiting_jobs of the project is 3, 3 are in use" in detail(response)
+    assert len(cloud.trusts) == 3
+
+
+def test_what_a_projects_jobs_have_of_what_they_may_have_at_a_time_is_shown(jobs, cloud):
+    queue = QueueSettings(limits={"project-1": Limits(jobs=4)})
+    client = client_of(jobs, cloud, queue)
+    planned = jobs.create(new_job())
+    jobs.move(planned, JobState.PLANNED, (Reason("placed", "h1"),), Actor("engine"))
+    jobs.create(new_job())
+    found = client.get("/v1/limits", headers=READER).json["limits"][2:]
+    assert found == [
+        {"name": "project_jobs", "limit": 4, "used": 1},
+        {"name": "project_servers", "limit": None, "used": 2},
+    ]
+
+
+def test_the_place_of_a_job_is_that_in_which_the_queue_asks_it(jobs, cloud):
+    """Of all projects' jobs; a job that has waited for long has overtaken one of higher priority."""
+    client = client_of(jobs, cloud, QueueSettings(ageing_per_hour=1.0))
+    names = {"old": {}, "high": {"priority": 2}, "held": {"held": True}, "new": {}}
+    found = {name: jobs.create(new_job(name, **more)) for name, more in names.items()}
+    found["theirs"] = jobs.create(new_job("theirs", project="project-2", priority=1))
+    found["cancelled"] = jobs.create(new_job("cancelled", priority=9))
+    jobs.set(found["cancelled"], Actor("user-1"), cancelled=True)
+    jobs.set(found["old"], Actor("engine"), waited_s=3 * 3600.0)
+
+    def place(name):
+        shown = client.get(f"/v1/jobs/{found[name].uuid}", headers=READER).json["job"]["place"]
+        return shown and (shown["place"], shown["of"])
+
+    assert [place(name) for name in ("old", "high", "new")] == [(1, 4), (2, 4), (4, 4)]
+    assert (place("held"), place("cancelled")) == (None, None)
+    listed = client.get("/v1/jobs", headers=READER).json["jobs"]
+    assert [each["place"] and each["place"]["place"] for each in listed] == [1, 2, None, 4, None]
+    why = (Reason("placed", "h1"),)
+    jobs.move(jobs.read(found["old"].uuid), JobState.PLANNED, why, Actor("engine"))
+    assert (place("old"), place("high")) == (None, (1, 3))
+
+
+@pytest.mark.parametrize("query", ["", "?dry_run=true"])
+def test_a_job_above_what_its_project_may_have_at_a_time_is_refused(jobs, cloud, query):
+    """Three servers; another project may have more."""
+    of_projects = {"project-1": Limits(servers=2), "project-2": Limits(servers=3)}
+    client = client_of(jobs, cloud, QueueSettings(limits=of_projects))
+    response = client.post(f"/v1/jobs{query}", json=BODY, headers=MEMBER)
+    assert (response.status_code, detail(response)) == (
+        403,
+        "The job would wait for ever: servers of the project's jobs at a time: 3, limit: 2.",
+    )
+    assert client.post(f"/v1/jobs{query}", json=BODY, headers=OTHER).status_code in (200, 201)
+
+
+def test_what_has_not_changed_is_not_sent_again(client, jobs):
+    job = jobs.create(new_job())
+    for path in (f"/v1/jobs/{job.uuid}", "/v1/jobs", f"/v1/jobs/{job.uuid}/events"):
+        first = client.get(path, headers=READER)
+        asked = READER | {"If-None-Match": first.headers["ETag"]}
+        again = client.get(path, headers=asked)
+        assert (again.status_code, again.data) == (304, b"")
+        assert again.headers["OpenStack-API-Version"] == "numa-ext 1.0"
+        job = jobs.set(jobs.read(job.uuid), Actor("engine"), postponed=job.postponed + 1)
+        now = client.get(path, headers=asked)
+        assert (now.status_code, now.headers["ETag"] != first.headers["ETag"]) == (200, True)
+    assert client.get(path, headers=OTHER | {"If-None-Match": "*"}).status_code == 404
+
+
+def test_lists_are_short_unless_they_are_asked_for(client, jobs):
+    for number in range(101):
+        jobs.create(new_job(f"job{number}"))
+    assert len(client.get("/v1/jobs", headers=READER).json["jobs"]) == 100
+    assert len(client.get("/v1/jobs?limit=1000", headers=READER).json["jobs"]) == 101
+
+
+def test_what_the_database_says_is_for_the_log(client, jobs, caplog):
+    """Its words name the server, its user, the statement and what tenants have written."""
+    with jobs._database.transaction() as connection:
+        connection.exec_driver_sql("DROP TABLE part")
+    environ = {"openstack.request_id": "req-7"}
+    response = client.post("/v1/jobs", json=BODY, headers=MEMBER, environ_overrides=environ)
+    assert response.json["errors"] == [
+        {
+            "status": 503,
+            "detail": "The job service's database does not answer now: try again later.",
+            "request_id": "req-7",
+        }
+    ]
+    assert "request req-7: The job service's database" in caplog.text
+    assert "no such table: part" in caplog.text
+    assert "flavor-1" not in caplog.text
+
+
+def test_a_request_that_gets_no_connection_is_to_be_tried_again(tmp_path, cloud):
+    database = Database(f"sqlite:///{tmp_path}/jobs.db")
+    pool = {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0, "pool_timeout": 0.01}
+    database._made = create_engine(database._url, **pool)
+    with database.transaction():
+        response = client_of(Jobs(database), cloud).get("/v1/jobs", headers=READER)
+    assert (response.status_code, "try again later" in detail(response)) == (503, True)
 
 
 @pytest.mark.parametrize(
@@ -373,45 +976,81 @@ def test_the_version_is_asked_for_in_a_header(client, asked, status):
 
 _SCRAPS = (
     *(None, True, False, 0, -1, 1, 2**31, 2**63, 10**400, 1e308, -0.5, "", "a", "big", "fleet"),
-    *("numa_ext:tier", "LC", "\x00", "\ud800", "é" * 300, "9" * 5000, [], {}, [[]], [{}]),
+    *(float("nan"), float("inf"), -float("inf")),
+    *("numa_ext:tier", "LC", "😀", "\x00", "\ud800", "é" * 300, "9" * 5000, [], {}, [[]], [{}]),
 )
 
 
-def _scrambled(chance, value, depth=0):
-    """A body of which parts are replaced, left out, doubled or made of nothing."""
-    if chance.random() < 0.12 or depth > 6:
+def _scrambled(chance, value, rate, depth=0):
+    """A body of which parts are replaced, left out, doubled or made of nothing; ``rate`` of them."""
+    if chance.random() < rate or depth > 6:
         return chance.choice(_SCRAPS)
     if isinstance(value, dict):
         made = {
-            (chance.choice(_KEYS) if chance.random() < 0.05 else key): _scrambled(
-                chance, each, depth + 1
+            (chance.choice(_KEYS) if chance.random() < rate / 2 else key): _scrambled(
+                chance, each, rate, depth + 1
             )
             for key, each in value.items()
-            if chance.random() > 0.05
+            if chance.random() > rate / 2
         }
-        if chance.random() < 0.05:
+        if chance.random() < rate / 2:
             made[chance.choice(_KEYS)] = chance.choice(_SCRAPS)
         return made
     if isinstance(value, list):
-        return [_scrambled(chance, each, depth + 1) for each in value * chance.choice((1, 1, 2))]
+        several = value * (2 if chance.random() < 3 * rate else 1)
+        return [_scrambled(chance, each, rate, depth + 1) for each in several]
     return value
 
 
 _KEYS = ("name", "parts", "count", "flavor", "wait_for", "scope", "job", "", "é", "\x00", "a" * 999)
 
 
-@pytest.mark.parametrize(
-    "count", [500, pytest.param(100_000, marks=[pytest.mark.long, pytest.mark.timeout(1200)])]
-)
-def test_no_body_is_answered_with_a_fault_of_ours(client, count):
-    chance = random.Random(count)
-    seen = set()
-    for _ in range(count):
-        body = json.dumps(_scrambled(chance, BODY)).encode()
+def _submitted(jobs, cloud, count):
+    """Submit bodies that chance has scrambled; returns how often each status was the answer."""
+    client = client_of(jobs, cloud, waiting_servers=10**9)
+    chance, seen = random.Random(count), Counter()
+    for number in range(count):
+        rate = chance.choice((0.01, 0.12, 0.12, 0.12))
+        body = json.dumps(_scrambled(chance, BODY, rate)).encode()
         if chance.random() < 0.05:
             body = body[: chance.randrange(len(body) + 1)]
-        path = "/v1/jobs" if chance.random() < 0.01 else "/v1/jobs?dry_run=true"
-        response = client.post(path, data=body, headers=MEMBER)
-        assert response.status_code in (200, 201, 400), (body, response.text)
-        seen.add(response.status_code)
-    assert {200, 400} <= seen
+        who = headers("member", project=f"project-{number // 1000}")
+        if chance.random() < 0.2:
+            who["Idempotency-Key"] = str(chance.randrange(50))
+        response = client.post("/v1/jobs", data=body, headers=who)
+        assert response.status_code in (201, 400, 422), (body, response.text)
+        seen[response.status_code] += 1
+    return seen
+
+
+def _all_shown(jobs, cloud):
+    """Look at every job that was stored, page by page, as users and planners do; returns how many there are."""
+    client, found = client_of(jobs, cloud), []
+    while True:
+        marker = f"&marker={found[-1]['id']}" if found else ""
+        path = f"/v1/jobs?all_projects=true&limit=1000{marker}"
+        page = client.get(path, headers=ADMIN).json["jobs"]
+        found += page
+        if len(page) < 1000:
+            break
+    stored = jobs.find()
+    for job in stored:
+        for part in job.parts:
+            queued.part(part)
+    assert [each["id"] for each in found] == [job.uuid for job in stored]
+    assert {job.trust for job in stored} == set(cloud.trusts)
+    return len(found)
+
+
+def test_no_body_is_answered_with_a_fault_of_ours(jobs, cloud):
+    seen = _submitted(jobs, cloud, 500)
+    assert seen[201] >= _all_shown(jobs, cloud) > 0
+    assert seen[400] > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_none_of_many_bodies_is_answered_with_a_fault_of_ours(database, cloud):
+    jobs = Jobs(database)
+    seen = _submitted(jobs, cloud, 100_000)
+    assert seen[201] >= _all_shown(jobs, cloud) > 0

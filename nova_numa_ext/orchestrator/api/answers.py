@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What answers hold, as JSON schema: the reference is made of it, and tests hold each answer against it."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from nova_numa_ext.orchestrator.api import schemas
+from nova_numa_ext.policy.jobs.states import JobState
+
+Schema = Mapping[str, Any]
+
+
+def _object(**members: Schema) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": list(members),
+        "additionalProperties": False,
+        "properties": members,
+    }
+
+
+def _array(items: Schema, description: str) -> dict[str, Any]:
+    return {"type": "array", "items": items, "description": description}
+
+
+def _text(description: str) -> dict[str, Any]:
+    return {"type": "string", "description": description}
+
+
+def _number(description: str) -> dict[str, Any]:
+    return {"type": "number", "description": description}
+
+
+def _flag(description: str) -> dict[str, Any]:
+    return {"type": "boolean", "description": description}
+
+
+def _time(description: str) -> dict[str, Any]:
+    return {"type": ["number", "null"], "description": f"{description}, seconds since 1970"}
+
+
+def _given(where: Schema, name: str, **more: Any) -> dict[str, Any]:
+    """Return a member that is answered as it was submitted, or null."""
+    return {"description": where["properties"][name]["description"], **more}
+
+
+_VALUE: Final[Schema] = {"type": ["string", "number", "boolean", "null"]}
+_STATE: Final[Schema] = {"enum": list(JobState), "description": "how far it is"}
+_ASKED: Final[Schema] = schemas.CREATE["properties"]["job"]
+_ASKED_PART: Final[Schema] = _ASKED["properties"]["parts"]["items"]
+
+_REASONS: Final = _array(
+    _object(
+        term=_text("which reason it is, for programs"),
+        value={**_VALUE, "description": "what was found"},
+        against={**_VALUE, "description": "what it was compared with"},
+        where=_text("which part or host it is about"),
+        sentence=_text("the same for people"),
+    ),
+    "why it is in its state",
+)
+
+_PART: Final = _object(
+    name=_text("its name in the job"),
+    count=_given(_ASKED_PART, "count", type="integer"),
+    flavor=_text("nova's id of the flavor"),
+    image=_text("uuid of the image"),
+    networks=_array({"type": "string"}, "uuids of the networks, in order; none alone: no network"),
+    extra_specs={
+        "type": "object",
+        "additionalProperties": {"type": "string"},
+        "description": "of the flavor, with those that the part adds",
+    },
+    wait_for=_array(
+        _object(
+            scope=_ASKED_PART["properties"]["wait_for"]["items"]["properties"]["scope"],
+            wait_s={"type": ["number", "null"], "description": "seconds; null: for ever"},
+        ),
+        "how near each other its servers are to be, narrow scopes first",
+    ),
+    apart=_flag("no two of its servers on one host"),
+    on_failure=_given(
+        _ASKED_PART, "on_failure", enum=_ASKED_PART["properties"]["on_failure"]["enum"]
+    ),
+    servers=_array(
+        _object(
+            member={"type": "integer", "description": "which of the part's servers, from 0"},
+            id=_text("nova's uuid of it"),
+        ),
+        "servers that count as its members",
+    ),
+)
+
+_NEW: Final[Mapping[str, Schema]] = {
+    "name": _text("its name"),
+    "project_id": _text("project that it belongs to"),
+    "user_id": _text("user as whom its servers are made"),
+    "held": _flag("it is not started before it is released"),
+    "priority": _given(_ASKED, "priority", type="integer"),
+    "walltime_s": _given(_ASKED, "walltime_s", type=["number", "null"]),
+    "deadline_at": _given(_ASKED, "deadline_at", type=["number", "null"]),
+    "max_wait_s": _given(_ASKED, "max_wait_s", type=["number", "null"]),
+    "preemptible": _given(_ASKED, "preemptible", type="boolean"),
+    "parts": _array(_PART, "servers that are alike"),
+}
+
+NEW_JOB: Final = _object(job=_object(**_NEW))
+
+_JOB: Final = _object(
+    id=_text("its uuid"),
+    **_NEW,
+    state=_STATE,
+    reasons=_REASONS,
+    place={
+        **_object(
+            place={"type": "integer", "description": "1 for the job that is asked first"},
+            of={"type": "integer", "description": "jobs of all projects that wait"},
+        ),
+        "type": ["object", "null"],
+        "description": "its place in the queue at this moment; null: it does not wait, or is held",
+    },
+    cancelled=_flag("its user has cancelled it"),
+    postponed=_number("how often it was postponed for a better place"),
+    submitted_at=_time("when it was submitted"),
+    started_at=_time("when all of its servers last ran"),
+    ended_at=_time("when it ended"),
+)
+
+JOB: Final = _object(job=_JOB)
+JOBS: Final = _object(jobs=_array(_JOB, "in the order of their submission"))
+
+EVENTS: Final = _object(
+    events=_array(
+        _object(
+            id={"type": "integer", "description": "larger than that of every event before"},
+            at=_time("when it happened"),
+            actor=_text("uuid of the user, or ``engine``; operators see which engine"),
+            what=_text("``state`` for a new state, else the member of the job that changed"),
+            state=_STATE,
+            reasons=_REASONS,
+        ),
+        "what happened, oldest first",
+    )
+)
+
+LIMITS: Final = _object(
+    limits=_array(
+        _object(
+            name=_text("option of ``[numa_ext_jobs]`` that sets it"),
+            limit={
+                "type": ["integer", "null"],
+                "description": "most that may be used; null: there is no limit",
+            },
+            used={
+                "type": "integer",
+                "description": "what the project uses: ``waiting_…`` its jobs in the queue, others those with places",
+            },
+        ),
+        "limits of the project",
+    )
+)
+
+VERSIONS: Final = _object(
+    versions=_array(
+        _object(
+            id=_text("name in paths"),
+            status=_text("``CURRENT``"),
+            min_version=_text("oldest that may be asked for in ``OpenStack-API-Version``"),
+            version=_text("newest"),
+            links=_array(_object(rel=_text("``self``"), href=_text("where it is")), "where it is"),
+        ),
+        "versions of the API",
+    )
+)
+
+ERRORS: Final = _object(
+    errors=_array(
+        _object(
+            status={"type": "integer", "description": "the HTTP status"},
+            detail=_text("one sentence: what, where, and what is allowed"),
+            request_id=_text("by which operators find it in the log"),
+        ),
+        "one",
+    )
+)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each request of the API: declared once, for the application and for the reference."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from nova_numa_ext.orchestrator.api import answers, schemas
+from nova_numa_ext.policy.jobs.states import JobState
+
+ROWS: Final = 100
+MOST_ROWS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A parameter in the query.
+
+    :param allowed: what may be given, for people
+    """
+
+    name: str
+    what: str
+    allowed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A request.
+
+    :param path: ``{job}`` stands for a job's uuid
+    :param view: name of what answers it in the application
+    :param what: it does, as a sentence
+    :param answers: status of success -> schema of its body
+    :param errors: further statuses -> when
+    :param body: schema of what has to be sent, None for nothing
+    """
+
+    method: str
+    path: str
+    view: str
+    what: str
+    answers: Mapping[int, answers.Schema]
+    errors: Mapping[int, str] = field(default_factory=dict)
+    queries: tuple[Query, ...] = ()
+    body: Mapping[str, Any] | None = None
+
+
+_NO_JOB: Final = {404: "there is no such job, or it is another project's"}
+_ENDED: Final = {409: "the job has ended"}
+_LIMIT: Final = Query("limit", "rows at most", f"1 to {MOST_ROWS}; {ROWS} if not given")
+
+ROUTES: Final = (
+    Route("GET", "/", "versions", "List versions; needs no token.", {200: answers.VERSIONS}),
+    Route(
+        "POST",
+        "/v1/jobs",
+        "create",
+        "Submit a job. Flavors, images and networks are looked up with the token, and a trust is made by which the "
+        "service acts for the user until the job has ended.",
+        {
+            200: answers.NEW_JOB,
+            201: answers.JOB,
+        },
+        {
+            403: "the job needs more than a quota in nova or a limit of the project",
+            409: "the token can make no trust, or may not ask a service what is needed",
+            422: "the ``Idempotency-Key`` has been used for another job",
+        },
+        (Query("dry_run", "check all, and store nothing", "``true`` or ``false``"),),
+        schemas.CREATE,
+    ),
+    Route(
+        "GET",
+        "/v1/jobs",
+        "find",
+        "List the project's jobs.",
+        {200: answers.JOBS},
+        queries=(
+            Query("state", "only jobs in this state; may be repeated", ", ".join(JobState)),
+            _LIMIT,
+            Query("marker", "only jobs after this one", "uuid of the last job of the page before"),
+            Query("all_projects", "jobs of all projects", "``true`` or ``false``"),
+        ),
+    ),
+    Route("GET", "/v1/jobs/{job}", "show", "Show a job.", {200: answers.JOB}, _NO_JOB),
+    Route(
+        "GET",
+        "/v1/jobs/{job}/events",
+        "events",
+        "List what happened to a job.",
+        {200: answers.EVENTS},
+        _NO_JOB,
+        (
+            _LIMIT,
+            Query(
+                "marker",
+                "only events after this one",
+                "``id`` of the last event of the page before",
+            ),
+        ),
+    ),
+    Route(
+        "POST",
+        "/v1/jobs/{job}/cancel",
+        "cancel",
+        "End a job, whatever it does; its servers are deleted.",
+        {202: answers.JOB},
+        _NO_JOB | _ENDED,
+    ),
+    Route(
+        "POST",
+        "/v1/jobs/{job}/hold",
+        "hold",
+        "Do not start a job until it is released.",
+        {202: answers.JOB},
+        _NO_JOB | {409: "the job does not wait"},
+    ),
+    Route(
+        "POST",
+        "/v1/jobs/{job}/release",
+        "release",
+        "Let a job that is held start.",
+        {202: answers.JOB},
+        _NO_JOB | {409: "the job does not wait"},
+    ),
+    Route(
+        "GET",
+        "/v1/limits",
+        "limits",
+        "Show what the project's jobs use of its limits.",
+        {200: answers.LIMITS},
+    ),
+)
