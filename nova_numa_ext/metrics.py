@@ -17,20 +17,25 @@ import bisect
 import errno
 import fcntl
 import json
+import logging
 import math
 import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from placement_traits.best_effort import BestEffortWriter
 from placement_traits.metrics import MetricSpec
 from placement_traits.snapshot import FleetSnapshot, ViewState
 from placement_traits.view import ViewStats
+
+LOG = logging.getLogger(__name__)
+SECONDS_BETWEEN_TRIES: Final = 30.0
 
 _WORKER: Final = "worker"
 _MODE: Final = 0o640
@@ -261,10 +266,16 @@ class Exporter:
     """What is served: a custom collector of prometheus_client.
 
     :param sources: each yields samples; called for each scrape
+    :param metrics: all that samples are of, by name
     """
 
-    def __init__(self, *sources: Callable[[], Iterator[Sample]]) -> None:
+    def __init__(
+        self,
+        *sources: Callable[[], Iterator[Sample]],
+        metrics: Mapping[str, MetricSpec] = MappingProxyType(METRICS),
+    ) -> None:
         self._sources = sources
+        self._metrics = metrics
 
     def collect(self) -> Iterator[Any]:
         """Render for prometheus_client."""
@@ -281,7 +292,7 @@ class Exporter:
         }
         families = {
             name: kinds[metric.kind](name, metric.help, labels=metric.labels)
-            for name, metric in METRICS.items()
+            for name, metric in self._metrics.items()
         }
         for source in self._sources:
             for metric, labels, value in source():
@@ -310,3 +321,22 @@ def serve(exporter: Exporter, address: str, port: int) -> Any:
     registry.register(exporter)
     server, _thread = start_http_server(port, addr=address, registry=registry)
     return server
+
+
+def keep_serving(exporter: Exporter, address: str, port: int) -> None:
+    """Start the endpoint, again and again while the port cannot be had; for a thread of its own."""
+    failed = False
+    while True:
+        try:
+            serve(exporter, address, port)
+        except ImportError as error:
+            LOG.error("There are no metrics, install the extra 'metrics': %s", error)
+            return
+        except OSError as error:
+            if not failed:
+                LOG.error("There are no metrics on %s port %d yet: %s", address, port, error)
+            failed = True
+            time.sleep(SECONDS_BETWEEN_TRIES)
+        else:
+            LOG.info("Metrics are on http://%s:%d/metrics.", address, port)
+            return

@@ -11,37 +11,57 @@ on::
     ENDING     undo the steps, the last one first, then go where the job is to end
 
 A step is stored before it is begun. What it may have done when its end was not stored is found again: a claim by its
-consumer, a group by its name, a server by its tags. Servers are written as the job's user, and the leader's term is
-renewed right before each write. Of two servers for one member the one counts that was stored first; the other is
-deleted.
+consumer, a group by its name, a server by its tags. What was asked for and not answered may come to be later: such a
+step is undone when nothing of it was there for :data:`LATE_S` seconds, and looked for some minutes longer by
+:class:`.reconcile.LostServers`. Servers are written as the job's user, and the
+leader's term is renewed right before each write. Of two servers for one member the one counts that was stored first;
+the other is deleted.
+
+Where a job is to end is decided once: in ENDING only its user changes that, by cancelling it. What goes wrong on the
+way is tried again in each round, and reported when it takes long. Without the user's rights nothing is deleted; the
+job's claims are held as long as its servers have a host.
 """
 
+import time
 import uuid as uuids
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
+from nova_numa_ext.orchestrator import members
+from nova_numa_ext.orchestrator.cloud.asking import SilentError
+from nova_numa_ext.orchestrator.cloud.hosts import ServerHosts
 from nova_numa_ext.orchestrator.cloud.servers import (
     TAG,
-    JobServer,
+    AnswerError,
     QuotaError,
     RefusedError,
     ServerRequest,
     UserServers,
+    server_name,
 )
 from nova_numa_ext.orchestrator.cloud.trusts import TrustError, Trusts
+from nova_numa_ext.orchestrator.members import Found
 from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs, Step, StoredJob, StoredPart
-from nova_numa_ext.policy.jobs.job import BuildFailure, Scope
+from nova_numa_ext.policy.jobs import postponing
+from nova_numa_ext.policy.jobs.job import LONGEST_ENDING_S, BuildFailure, Scope
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
 from placement_traits.claims import Claim, ClaimStore, NoRoomError, emptied
-from placement_traits.errors import ConflictError, NumaExtError
+from placement_traits.client import PlacementError
+from placement_traits.errors import ConflictError, NumaExtError, ServiceUnavailableError
 from placement_traits.names import JOB_CONSUMER
 from placement_traits.reason import Reason
 
 CLAIM: Final = "claim"
 GROUP: Final = "group"
 SERVERS: Final = "servers"
+
+LATE_S: Final = 60.0
+TRUST_PATIENCE_S: Final = 600.0
+
+_LATER: Final = (JobTerm.NO_VALID_HOST, JobTerm.QUOTA)  # what nova may do at another time
 
 _FIRST_BACK_OFF_S: Final = 30.0
 _LONGEST_BACK_OFF_S: Final = 900.0
@@ -68,31 +88,48 @@ class BuildError(NumaExtError):
 class Engaged:
     """With what jobs are carried on.
 
+    :param hosts: where servers really are
     :param actor: the engine, with its term
     :param lead: renews the term; raises :class:`.store.leader.NotLeaderError` when it is over
+    :param servers_per_round: so many are asked for in one call of :meth:`Saga.carry_on`, at most
+    :param build_timeout_s: after so many a server that is not active has failed
+    :param hint: returns what nova-scheduler has to know of a part's server, '' for nothing
     """
 
     jobs: Jobs
     trusts: Trusts
     claims: ClaimStore
+    hosts: ServerHosts
     actor: Actor
     lead: Callable[[], None]
+    servers_per_round: int
+    build_timeout_s: float
+    hint: Callable[[StoredJob, StoredPart], str]
 
 
 class Saga:
     """Carries jobs on.
 
     :param engaged: with what
-    :param now: the database's clock at the beginning of the round
+    :param now: the database's clock
     """
 
     def __init__(self, engaged: Engaged, now: float) -> None:
         self._jobs = engaged.jobs
         self._trusts = engaged.trusts
         self._claims = engaged.claims
+        self._hosts = engaged.hosts
         self._actor = engaged.actor
         self._lead = engaged.lead
-        self._now = now
+        self._servers_per_round = engaged.servers_per_round
+        self._build_timeout_s = engaged.build_timeout_s
+        self._hint = engaged.hint
+        self._ahead_s = now - time.monotonic()
+
+    @property
+    def _now(self) -> float:
+        """The database's clock, without asking it."""
+        return time.monotonic() + self._ahead_s
 
     def carry_on(self, job: StoredJob) -> StoredJob:
         """Do what is next for a job that has places; return it as it is afterwards.
@@ -104,73 +141,90 @@ class Saga:
         if job.cancelled and job.target is not JobState.CANCELLED:
             return self.end(job, JobState.CANCELLED, job.reasons)
         try:
-            return _NEXT[job.state](self, job)
-        except BuildError as error:
-            return self.end(job, error.to, (error.reason,))
-        except QuotaError as error:
-            return self.end(job, JobState.QUEUED, (Reason(JobTerm.QUOTA, str(error)),))
-        except RefusedError as error:
-            return self.end(job, JobState.FAILED, (Reason(JobTerm.REFUSED, str(error), "nova"),))
+            after = _NEXT[job.state](self, job)
+        except (BuildError, QuotaError, RefusedError) as error:
+            to, reason = _stopped(error)
+            return self.end(self._again(job), to, (reason,))
         except TrustError as error:
-            return self._without_user(job, error)
+            return self._without_user(self._again(job), error)
+        if after.trust_lost_at is not None and after.state.active and not _abandoned(after):
+            reasons = _without(after.reasons, JobTerm.TRUST)
+            return self._jobs.set(after, self._actor, reasons, trust_lost_at=None)
+        return after
 
     def end(self, job: StoredJob, to: JobState, reasons: Sequence[Reason]) -> StoredJob:
         """Let a job end, or go back to the queue: at once when it has nothing to be undone.
 
+        One that ends already goes where it was to go, unless its user has cancelled it meanwhile.
+
         :param to: QUEUED, DONE, FAILED or CANCELLED
         """
-        if job.state is JobState.QUEUED:
+        if job.state is JobState.QUEUED or (job.state is JobState.PLANNED and not job.steps):
             return self._finish(job, to, reasons)
-        if job.state is JobState.PLANNED:
-            return self._undone(job, to, reasons)
-        if job.state is JobState.ENDING:
+        if job.state is not JobState.ENDING:
+            return self._jobs.move(job, JobState.ENDING, reasons, self._actor, target=to)
+        if to is JobState.CANCELLED:
             return self._jobs.set(job, self._actor, reasons, target=to)
-        return self._jobs.move(job, JobState.ENDING, reasons, self._actor, target=to)
+        return job
 
     # States ---------------------------------------------------------------------------------------------------------
 
     def _claim(self, job: StoredJob) -> StoredJob:
         assert job.plan is not None, f"job {job.uuid} is planned without a plan"
-        if not job.plan.claims:
-            return self._move(job, JobState.CLAIMED, Reason(JobTerm.CLAIMED, 0))
-        step = next((each for each in job.steps if each.name == CLAIM), None)
-        if step is None:
-            step = Step(CLAIM, str(uuids.uuid4()))
-            job = self._begun(job, step)
-        assert job.plan is not None
         amounts: dict[str, dict[str, int]] = {}
         for each in job.plan.claims:
             amounts.setdefault(each.provider, {})[each.resource_class] = each.amount
-        self._lead()
+        if not amounts:
+            return self._move(job, JobState.CLAIMED, Reason(JobTerm.CLAIMED, 0))
+        begun = [each for each in job.steps if each.name == CLAIM]
+        step = begun[0] if begun else Step(CLAIM, claim_consumer(job.uuid, job.version))
+        claim = Claim(step.about, JOB_CONSUMER, job.project, job.user, amounts)
+        job = self._asking(job, step)
         try:
-            self._claims.write(Claim(step.about, JOB_CONSUMER, job.project, job.user, amounts))
-        except (NoRoomError, ConflictError) as error:
-            raise BuildError(Reason(JobTerm.CLAIM_CONFLICT, str(error)), JobState.QUEUED) from error
-        return self._move(job, JobState.CLAIMED, Reason(JobTerm.CLAIMED, len(job.plan.claims)))
+            self._claims.write(claim, may=self._lead)
+        except (PlacementError, ConflictError) as error:
+            self._noted(job, step)
+            lost = isinstance(error, NoRoomError | ConflictError)
+            term = JobTerm.CLAIM_CONFLICT if lost else JobTerm.CLAIM_REFUSED
+            raise BuildError(Reason(term, str(error)), JobState.QUEUED) from error
+        reason = Reason(JobTerm.CLAIMED, sum(map(len, amounts.values())))
+        return self._move(job, JobState.CLAIMED, reason, steps=_with(job.steps, step))
 
     def _group(self, job: StoredJob) -> StoredJob:
         for part in job.parts:
             policy = _group_policy(job, part)
             if policy:
-                job = self._begun(job, Step(GROUP, part.name))
-                servers, name = self._trusts.servers(job.trust), _group_name(job, part.name)
-                if servers.group(name) is None:
-                    self._lead()
-                    servers.make_group(name, policy)
+                step = _step(job, GROUP, part.name)
+                servers, name = self._trusts.servers(job.trust), group_name(job.uuid, part.name)
+                if not servers.groups(name):
+                    job, _ = self._made(job, step, partial(servers.make_group, name, policy))
+                job = self._noted(job, step)
+        steps = job.steps
         for part in job.parts:
-            job = self._begun(job, Step(SERVERS, part.name))
-        return self._move(job, JobState.BUILDING, Reason(JobTerm.BUILDING, _count(job)))
+            steps = _with(steps, Step(SERVERS, part.name))
+        return self._move(
+            job, JobState.BUILDING, Reason(JobTerm.BUILDING, _count(job)), steps=steps
+        )
 
     def _build(self, job: StoredJob) -> StoredJob:
         servers = self._trusts.servers(job.trust)
-        there = servers.of_job(job.uuid)
-        self._drop_duplicates(job, servers, there)
+        found = members.find(job, servers)
+        servers.delete(self._led(found.duplicates(job)))
+        late = self._is_late(job)
         for part in job.parts:
-            job = self._judge(job, part, servers, there)
+            job = self._judge(job, part, servers, found, late=late)
+        if self._is_late(job):
+            job = self._without_missing(job)
+        missing = [each for part in job.parts for each in members.missing(part)]
         for part in job.parts:
-            job = self._fill(job, part.name, servers, there)
-        kept = [uuid for part in job.parts for uuid in part.servers.values() if uuid]
-        active = {each.uuid for each in there if each.status == "ACTIVE"}
+            now = [each for name, each in missing[: self._servers_per_round] if name == part.name]
+            if now:
+                job = self._fill(job, part.name, now, servers, found)
+        job = self._placed(job, found)
+        if len(missing) > self._servers_per_round:
+            return job
+        kept = members.counted(job)
+        active = {uuid for uuid, each in found.by_uuid.items() if each.status == "ACTIVE"}
         if not kept:
             raise BuildError(job.reasons[0], JobState.QUEUED)
         if not active.issuperset(kept):
@@ -180,133 +234,225 @@ class Saga:
             short = next(part for part in job.parts if "" in part.servers.values())
             built = sum(bool(uuid) for uuid in short.servers.values())
             reason = Reason(JobTerm.PARTLY_BUILT, built, short.count, short.name)
-        return self._move(job, JobState.RUNNING, reason, refusals=0)
+        return self._move(job, JobState.RUNNING, reason, refusals=0, excluded=frozenset[str]())
 
     def _watch(self, job: StoredJob) -> StoredJob:
-        if job.walltime_s and job.started_at and self._now >= job.started_at + job.walltime_s:
-            reason = Reason(JobTerm.WALLTIME, job.walltime_s)
-            return self.end(job, JobState.DONE, (reason,))
+        over = time_over(job, self._now)
+        if over:
+            return self.end(job, JobState.DONE, (over,))
         servers = self._trusts.servers(job.trust)
-        there = servers.of_job(job.uuid)
-        self._drop_duplicates(job, servers, there)
-        counted = {uuid for part in job.parts for uuid in part.servers.values() if uuid}
-        if not any(each.uuid in counted for each in there):
-            return self.end(job, JobState.DONE, (Reason(JobTerm.SERVERS_GONE, len(counted)),))
+        found = members.find(job, servers)
+        if found.counted.isdisjoint(found.by_uuid):
+            reason = Reason(JobTerm.SERVERS_GONE, len(found.counted))
+            return self.end(job, JobState.DONE, (reason,))
+        job = self._placed(job, found)
+        servers.delete(self._led(found.duplicates(job)))
         return job
 
     def _undo(self, job: StoredJob) -> StoredJob:
-        assert job.target is not None, f"job {job.uuid} ends without an end"
-        return self._undone(job, job.target, job.reasons)
+        if _abandoned(job):
+            return self._without_servers(job)
+        try:
+            after = self._undone(job)
+        except ServiceUnavailableError as error:
+            now = self._again(job)
+            self._report(now, f"{_last(now)}, {_silence(error)}")
+            raise
+        if after.state is JobState.ENDING:
+            return self._report(after, _last(after))
+        return after
 
     # Steps ----------------------------------------------------------------------------------------------------------
 
-    def _begun(self, job: StoredJob, step: Step) -> StoredJob:
-        """Store a step before it is begun, unless that was done before."""
-        if any((each.name, each.about) == (step.name, step.about) for each in job.steps):
-            return job
-        return self._jobs.set(job, self._actor, steps=(*job.steps, step))
+    def _asking(self, job: StoredJob, step: Step) -> StoredJob:
+        """Store right before something is asked for that it may come to be; renews the term."""
+        return self._noted(job, replace(step, asked_at=self._now))
 
-    def _undone(self, job: StoredJob, to: JobState, reasons: Sequence[Reason]) -> StoredJob:
+    def _made(self, job: StoredJob, step: Step, make: Callable[[], str]) -> tuple[StoredJob, str]:
+        """Have nova make something; the step is still noted as one that may come to more."""
+        job = self._asking(job, step)
+        try:
+            return job, make()
+        except (QuotaError, RefusedError):
+            self._noted(job, step)
+            raise
+
+    def _noted(self, job: StoredJob, step: Step) -> StoredJob:
+        steps = _with(job.steps, step)
+        return job if steps == job.steps else self._jobs.set_steps(job, steps, self._actor)
+
+    def _undone(self, job: StoredJob) -> StoredJob:
         """Undo the last step; with none left, finish. A step that takes time is looked at again in the next round."""
         while job.steps:
-            if not self._undo_step(job, job.steps[-1]):
+            step = job.steps[-1]
+            late = step.asked_at is not None and self._now < step.asked_at + LATE_S
+            job, is_left = self._undo_step(job, step)
+            if is_left or late:
                 return job
-            job = self._jobs.set(job, self._actor, steps=job.steps[:-1])
-        return self._finish(job, to, reasons)
+            changes: dict[str, Any] = {}
+            if step.asked_at is not None and step.name != CLAIM:
+                changes["unanswered_at"] = step.asked_at
+            job = self._jobs.set_steps(job, job.steps[:-1], self._actor, **changes)
+        assert job.target is not None, f"job {job.uuid} ends without an end"
+        return self._finish(job, job.target, _without(job.reasons, JobTerm.STILL_THERE))
 
-    def _undo_step(self, job: StoredJob, step: Step) -> bool:
-        """Undo a step; return whether nothing is left of it."""
+    def _undo_step(self, job: StoredJob, step: Step) -> tuple[StoredJob, bool]:
+        """Undo a step; return the job, and whether something of the step may be left."""
         if step.name == CLAIM:
             held = self._claims.read(step.about)
             if held:
-                self._lead()
-                self._claims.write(emptied(held))
-            return True
+                self._claims.write(emptied(held), may=self._lead)
+            return job, False
         servers = self._trusts.servers(job.trust)
         if step.name == GROUP:
-            group = servers.group(_group_name(job, step.about))
-            if group:
-                self._lead()
+            for group in self._led(servers.groups(group_name(job.uuid, step.about))):
                 servers.delete_group(group)
-            return True
-        left = [each for each in servers.of_job(job.uuid) if each.part == step.about]
-        for each in left:
-            self._lead()
-            servers.delete(each.uuid)
-        return not left
+            return job, False
+        found = members.find(job, servers)
+        job = self._placed(job, found)
+        left = found.of_part(_part(job, step.about))
+        servers.delete(self._led(left))
+        return job, bool(left)
 
     def _finish(self, job: StoredJob, to: JobState, reasons: Sequence[Reason]) -> StoredJob:
         for part in job.parts:
             if part.servers:
                 job = self._jobs.set_servers(job, part, {}, self._actor, replaced=0)
-        changes: dict[str, Any] = {"plan": None, "target": None}
+        changes: dict[str, Any] = {"plan": None, "target": None, "trust_lost_at": None}
         if to is JobState.QUEUED:
-            wait_s = min(_FIRST_BACK_OFF_S * 2.0**job.refusals, _LONGEST_BACK_OFF_S)
             if job.state is JobState.QUEUED:
                 return job
-            changes |= {"not_before": self._now + wait_s, "refusals": job.refusals + 1}
-            if any(reason.term == JobTerm.NO_VALID_HOST for reason in reasons) and job.plan:
-                changes["excluded"] = frozenset(place.host for place in job.plan.places)
-                changes |= {"postponed": job.postponed + 1, "postponed_at": self._now}
-        else:
-            self._lead()
-            self._trusts.delete(job.trust)
+            if not _has(reasons, JobTerm.PREEMPTED):
+                wait_s = min(_FIRST_BACK_OFF_S * 2.0**job.refusals, _LONGEST_BACK_OFF_S)
+                changes |= {"not_before": self._now + wait_s, "refusals": job.refusals + 1}
+            changes["excluded"] = frozenset[str]()
+            if _has(reasons, JobTerm.NO_VALID_HOST) and job.plan:
+                hosts = [place.host for place in (*job.plan.places, *job.plan.spare)]
+                changes |= postponing.refused(job.excluded, job.postponed, hosts, self._now)
         return self._jobs.move(job, to, reasons, self._actor, **changes)
 
-    def _without_user(self, job: StoredJob, error: TrustError) -> StoredJob:
-        """The user's servers are out of reach: they stay, what the job itself holds is given back."""
-        reason = Reason(JobTerm.TRUST, str(error))
-        if job.state is not JobState.ENDING:
-            return self.end(job, JobState.FAILED, (reason,))
-        kept = tuple(step for step in job.steps if step.name == CLAIM)
-        job = self._jobs.set(job, self._actor, (reason,), steps=kept, target=JobState.FAILED)
-        return self._undone(job, JobState.FAILED, (reason,))
+    def _report(self, job: StoredJob, left: str) -> StoredJob:
+        """Say once that a job does not get to its end; its places are not free soon."""
+        took_s = self._now - (job.ending_at or self._now)
+        if took_s < LONGEST_ENDING_S or _has(job.reasons, JobTerm.STILL_THERE):
+            return job
+        reason = Reason(JobTerm.STILL_THERE, round(took_s), left)
+        return self._jobs.set(job, self._actor, (*job.reasons, reason), target=job.target)
 
     def _move(self, job: StoredJob, to: JobState, reason: Reason, **changes: Any) -> StoredJob:
         return self._jobs.move(job, to, (reason,), self._actor, **changes)
 
+    def _again(self, job: StoredJob) -> StoredJob:
+        """Return a job as it is now: a part of what was to be done may have been stored."""
+        now = self._jobs.read(job.uuid)
+        assert now is not None, f"job {job.uuid} was deleted before it had ended"
+        return now
+
+    # Without the user's rights --------------------------------------------------------------------------------------
+
+    def _without_user(self, job: StoredJob, error: TrustError) -> StoredJob:
+        """Keystone refuses to let the service act: for a moment, or the user is gone."""
+        reason = Reason(JobTerm.TRUST, str(error))
+        if job.trust_lost_at is None:
+            reasons = (*_without(job.reasons, JobTerm.TRUST), reason)
+            return self._jobs.set(job, self._actor, reasons, trust_lost_at=self._now)
+        if self._now < job.trust_lost_at + TRUST_PATIENCE_S:
+            return job
+        if job.state is not JobState.ENDING:
+            return self.end(job, JobState.FAILED, (reason,))
+        if job.target is JobState.QUEUED:
+            job = self._jobs.set(job, self._actor, (reason,), target=JobState.FAILED)
+        return self._without_servers(job)
+
+    def _without_servers(self, job: StoredJob) -> StoredJob:
+        """Wait until no server of the job has a host any more: its user may have gone, its servers stay."""
+        if any(self._hosts.host(uuid) for uuid in members.counted(job)):
+            return job
+        claims = tuple(step for step in job.steps if step.name == CLAIM)
+        return self._undone(self._jobs.set_steps(job, claims, self._actor))
+
     # Servers --------------------------------------------------------------------------------------------------------
 
+    def _led(self, uuids: Iterable[str]) -> Iterator[str]:
+        """Yield what is to be deleted, the term renewed right before each."""
+        for uuid in uuids:
+            self._lead()
+            yield uuid
+
     def _fill(
-        self, job: StoredJob, name: str, servers: UserServers, there: Sequence[JobServer]
+        self, job: StoredJob, name: str, missing: Sequence[int], servers: UserServers, found: Found
     ) -> StoredJob:
-        """Give each member of a part a server: one that is there already, or a new one."""
-        part = _part(job, name)
-        missing = [member for member in range(part.count) if member not in part.servers]
-        group = ""
-        if missing and any((each.name, each.about) == (GROUP, name) for each in job.steps):
-            group = servers.group(_group_name(job, name)) or ""
+        """Give members of a part a server: one that is there already, or a new one."""
+        groups = []
+        if any((each.name, each.about) == (GROUP, name) for each in job.steps):
+            groups = servers.groups(group_name(job.uuid, name))
+        step = _step(job, SERVERS, name)
         for member in missing:
             part = _part(job, name)
-            uuid = _usable(there, name, member)
+            uuid = found.usable(name, member)
             if uuid is None:
-                self._lead()
-                uuid = servers.create(_request(job, part, member, group))
+                request = _request(
+                    job, part, member, min(groups, default=""), self._hint(job, part)
+                )
+                job, uuid = self._made(job, step, partial(servers.create, request))
             job = self._jobs.set_servers(job, part, {**part.servers, member: uuid}, self._actor)
+        return self._noted(job, step)
+
+    def _placed(self, job: StoredJob, found: Found) -> StoredJob:
+        """Store where servers really are: nova's scheduler decides, and operators move them.
+
+        Of a job that ends only those are left out that have no host any more.
+        """
+        for part in job.parts:
+            hosts = found.somewhere(part)
+            is_ending = job.state is JobState.ENDING
+            looked_at: Mapping[int, str] = {} if is_ending else part.servers
+            for member, uuid in looked_at.items():
+                server = found.by_uuid.get(uuid)
+                host = self._hosts.host(uuid, server.host_id) if server and server.host_id else None
+                if host:
+                    hosts[member] = host
+                elif server and server.host_id:
+                    hosts.pop(member, None)
+            if hosts != part.hosts:
+                job = self._jobs.set_servers(job, part, part.servers, self._actor, hosts=hosts)
         return job
 
-    def _drop_duplicates(
-        self, job: StoredJob, servers: UserServers, there: Sequence[JobServer]
-    ) -> None:
-        """Delete servers of members for which another one counts."""
-        counted = {part.name: part.servers for part in job.parts}
-        for each in there:
-            counts = counted.get(each.part, {}).get(each.member, each.uuid)
-            if counts != each.uuid:
-                self._lead()
-                servers.delete(each.uuid)
+    def _is_late(self, job: StoredJob) -> bool:
+        """Return whether the servers of a job that is built should be active by now."""
+        return self._now >= (job.building_at or self._now) + self._build_timeout_s
+
+    def _without_missing(self, job: StoredJob) -> StoredJob:
+        """Do without members that nova has not made in time, where their part allows it.
+
+        :raises BuildError: it does not: the job may have them later
+        """
+        for name in dict.fromkeys(name for part in job.parts for name, _ in members.missing(part)):
+            part = _part(job, name)
+            left = {member: "" for _, member in members.missing(part)}
+            late_s = round(self._build_timeout_s)
+            reason = Reason(JobTerm.NOT_BUILT, len(left), late_s, name)
+            if part.on_failure is not BuildFailure.KEEP:
+                raise BuildError(reason, JobState.QUEUED)
+            job = self._jobs.set(job, self._actor, (reason,))
+            job = self._jobs.set_servers(job, part, {**part.servers, **left}, self._actor)
+        return job
 
     def _judge(
-        self, job: StoredJob, part: StoredPart, servers: UserServers, there: Sequence[JobServer]
+        self, job: StoredJob, part: StoredPart, servers: UserServers, found: Found, *, late: bool
     ) -> StoredJob:
-        """Do what a part asks for where one of its servers has failed."""
-        for member, server, reason in _failed(part, there):
-            if part.on_failure is not BuildFailure.KEEP and server and server.no_valid_host:
+        """Do what a part asks for where one of its servers has failed.
+
+        :param late: one that nova still builds has, too; what is made again gets as much time
+        """
+        for member, server, reason in found.failed(part, self._build_timeout_s if late else None):
+            if part.on_failure is not BuildFailure.KEEP and reason.term in _LATER:
                 raise BuildError(reason, JobState.QUEUED)
             replaces = part.on_failure is BuildFailure.REPLACE and part.replaced < _REPLACEMENTS
             if part.on_failure is not BuildFailure.KEEP and not replaces:
                 raise BuildError(reason, JobState.FAILED)
-            job = self._jobs.set(job, self._actor, (reason,), refusals=job.refusals)
+            since = {"building_at": self._now} if replaces else {}
+            job = self._jobs.set(job, self._actor, (reason,), **since)
             part = _part(job, part.name)
             left = {one: uuid for one, uuid in part.servers.items() if one != member}
             if not replaces:
@@ -316,8 +462,7 @@ class Saga:
             )
             part = _part(job, part.name)
             if server:
-                self._lead()
-                servers.delete(server.uuid)
+                servers.delete(self._led([server.uuid]))
         return job
 
 
@@ -330,29 +475,77 @@ _NEXT: Final[Mapping[JobState, Callable[[Saga, StoredJob], StoredJob]]] = {
 }
 
 
-def _failed(
-    part: StoredPart, there: Sequence[JobServer]
-) -> Iterator[tuple[int, JobServer | None, Reason]]:
-    """Yield members whose server has failed or is gone, with the reason."""
-    by_uuid = {each.uuid: each for each in there}
-    for member, uuid in part.servers.items():
-        server = by_uuid.get(uuid)
-        if not uuid:
-            continue
-        if server is None:
-            yield member, None, Reason(JobTerm.SERVER_FAILED, uuid, "it was deleted", part.name)
-        elif server.no_valid_host:
-            yield member, server, Reason(JobTerm.NO_VALID_HOST, server.fault, where=part.name)
-        elif server.status == "ERROR":
-            yield member, server, Reason(JobTerm.SERVER_FAILED, uuid, server.fault, part.name)
+def claim_consumer(job: str, version: int) -> str:
+    """Return the uuid of the consumer that a job claims by: another one each time, and known to be the job's.
+
+    :param job: its uuid
+    :param version: the job's, before it claims
+    """
+    return str(uuids.uuid5(uuids.UUID(job), f"claim {version}"))
 
 
-def _usable(there: Sequence[JobServer], part: str, member: int) -> str | None:
-    """Return the server that was made for a member and not stored, the oldest of several."""
-    for each in there:
-        if (each.part, each.member) == (part, member) and each.status != "ERROR":
-            return each.uuid
+def time_over(job: StoredJob, now: float) -> Reason | None:
+    """Return why a job that runs is to end by now, None while it has time."""
+    if job.walltime_s and job.started_at and now >= job.started_at + job.walltime_s:
+        return Reason(JobTerm.WALLTIME, job.walltime_s)
+    if job.deadline_at is not None and now >= job.deadline_at:
+        return Reason(JobTerm.DEADLINE_REACHED, "")
     return None
+
+
+def _stopped(error: BuildError | QuotaError | RefusedError) -> tuple[JobState, Reason]:
+    """Return where a job goes that cannot be carried on, and why."""
+    match error:
+        case BuildError():
+            return error.to, error.reason
+        case QuotaError():
+            return JobState.QUEUED, Reason(JobTerm.QUOTA, str(error))
+        case RefusedError():
+            return JobState.FAILED, Reason(JobTerm.REFUSED, str(error), "nova")
+
+
+def _abandoned(job: StoredJob) -> bool:
+    """The job failed because its user's rights were gone: whatever they are by now, its servers stay."""
+    failed = job.state is JobState.ENDING and job.target is JobState.FAILED
+    return failed and _has(job.reasons[:1], JobTerm.TRUST)
+
+
+def _last(job: StoredJob) -> str:
+    """Return which step is undone next, for the job's user."""
+    return f"{job.steps[-1].name} {job.steps[-1].about}" if job.steps else "its end"
+
+
+def _silence(error: ServiceUnavailableError) -> str:
+    """Return what stands in a job's way, for its user: the error's own words may name hosts and addresses."""
+    match error:
+        case AnswerError():
+            return f"nova answered with {error.status}"
+        case SilentError():
+            return f"{error.service} does not answer"
+    return "a service that jobs need does not answer"
+
+
+def _has(reasons: Sequence[Reason], term: JobTerm) -> bool:
+    return any(each.term == term for each in reasons)
+
+
+def _without(reasons: Sequence[Reason], term: JobTerm) -> tuple[Reason, ...]:
+    return tuple(each for each in reasons if each.term != term)
+
+
+def _step(job: StoredJob, name: str, about: str) -> Step:
+    """Return a step as it is stored, a new one where it is not."""
+    found = (each for each in job.steps if (each.name, each.about) == (name, about))
+    return next(found, Step(name, about))
+
+
+def _with(steps: Sequence[Step], step: Step) -> tuple[Step, ...]:
+    """Return steps of which one is as it is given."""
+    known = [(each.name, each.about) for each in steps]
+    if (step.name, step.about) not in known:
+        return (*steps, step)
+    place = known.index((step.name, step.about))
+    return (*steps[:place], step, *steps[place + 1 :])
 
 
 def _part(job: StoredJob, name: str) -> StoredPart:
@@ -363,8 +556,12 @@ def _count(job: StoredJob) -> int:
     return sum(part.count for part in job.parts)
 
 
-def _group_name(job: StoredJob, part: str) -> str:
-    return f"{TAG}{job.uuid}:{part}"
+def group_name(job: str, part: str) -> str:
+    """Return the name of the server group of a part.
+
+    :param job: its uuid
+    """
+    return f"{TAG}{job}:{part}"
 
 
 def _group_policy(job: StoredJob, part: StoredPart) -> str:
@@ -377,14 +574,15 @@ def _group_policy(job: StoredJob, part: StoredPart) -> str:
     return ""
 
 
-def _request(job: StoredJob, part: StoredPart, member: int, group: str) -> ServerRequest:
+def _request(job: StoredJob, part: StoredPart, member: int, group: str, hint: str) -> ServerRequest:
     return ServerRequest(
         job=job.uuid,
         part=part.name,
         member=member,
-        name=f"{job.name}-{part.name}-{member}",
+        name=server_name(job.name, part.name, member),
         flavor=part.flavor,
         image=part.image,
         networks=part.networks,
         group=group,
+        job_hint=hint,
     )

@@ -2,33 +2,52 @@
 """Nova's API as a job's user meets it: servers with tags, server groups, answers of nova 34, from a dictionary."""
 
 import json
+import threading
 import uuid
 from urllib.parse import parse_qs, urlsplit
+
+from keystoneauth1 import exceptions as keystone_errors
 
 from nova_numa_ext.orchestrator.cloud.servers import UserServers
 from nova_numa_ext.orchestrator.cloud.trusts import TrustError
 from tests.support.faults import answer
 
 _PAGE = 3
+FLAVOR = {"original_name": "small", "vcpus": 4, "ram": 2048, "disk": 10, "extra_specs": {}}
+_MADE = {("POST", "/servers"), ("POST", "/os-server-groups")}
 
 
 class ComputeApi:
-    """Servers and server groups; nova builds and deletes when :meth:`settle` is called.
+    """Servers and server groups; nova builds and deletes when :meth:`settle` is called. Any thread may ask.
 
     :ivar servers: by uuid, as nova shows them
     :ivar room: servers that find a host; the next ones end in ERROR
+    :ivar words: nova's, on those
     :ivar refuse: when set, called with (method, path); a status that it returns is the answer
     :ivar hook: when set, called with ``before`` or ``after`` and the request; may raise, as a process that dies
     :ivar created: number of servers ever made
+    :ivar host: where servers come to be from now on
+    :ivar late: POSTs take effect when :meth:`settle` is called, and no answer comes
+    :ivar down: servers of a cell that does not answer: no list has them
+    :ivar hangs: servers that stay in BUILD: their compute host has died
+    :ivar locked: servers that nova does not delete before they are unlocked
     """
 
     def __init__(self, room=100):
         self.servers = {}
         self.groups = {}
         self.room = room
+        self.words = "No valid host was found. There are not enough hosts."
         self.refuse = None
         self.hook = None
         self.created = 0
+        self._lock = threading.RLock()
+        self.host = "h1"
+        self.late = False
+        self.down = set()
+        self.hangs = set()
+        self.locked = set()
+        self._asked = []
 
     def request(self, path, method, *, json=None, raise_exc, microversion):
         """Answer as nova does."""
@@ -38,29 +57,50 @@ class ComputeApi:
             self.hook("before", what)
         status = self.refuse(method, path) if self.refuse else None
         result = _told(status, {"refused": {"message": "as the test wants it"}})
+        if status is None and self.late and (method, path) in _MADE:
+            self._asked.append((method, urlsplit(path), json))
+            raise keystone_errors.ConnectTimeout("timed out")
         if status is None:
-            result = self._answer(method, urlsplit(path), json)
+            with self._lock:
+                result = self._answer(method, urlsplit(path), json)
         if self.hook:
             self.hook("after", what)
         return result
 
     def settle(self):
         """Let nova finish what it has begun."""
+        with self._lock:
+            self._settle()
+
+    def _settle(self):
         gone = [each for each, shown in self.servers.items() if shown["status"] == "DELETED"]
         for each in gone:
             del self.servers[each]
-        building = [each for each in self.servers.values() if each["status"] == "BUILD"]
+        for asked in self._asked:
+            self._answer(*asked)
+        self._asked.clear()
+        building = [
+            each
+            for each in self.servers.values()
+            if each["status"] == "BUILD" and each["id"] not in self.hangs
+        ]
         for shown in building:
             busy = sum(each["status"] == "ACTIVE" for each in self.servers.values())
             if busy < self.room:
-                shown["status"] = "ACTIVE"
+                shown |= {"status": "ACTIVE", "host": self.host, "hostId": f"id-of-{self.host}"}
             else:
                 shown["status"] = "ERROR"
-                shown["fault"] = {"message": "No valid host was found. There are not enough hosts."}
+                shown["fault"] = {"message": self.words}
+
+    def host_of(self, server):
+        """Where a server holds amounts, None when it is gone."""
+        with self._lock:
+            return self.servers.get(server, {}).get("host")
 
     def there(self):
         """Servers that are not being deleted."""
-        return {k: v for k, v in self.servers.items() if v["status"] != "DELETED"}
+        with self._lock:
+            return {k: v for k, v in self.servers.items() if v["status"] != "DELETED"}
 
     def fail(self, server, message="libvirt does not like it"):
         """Let a server end in ERROR."""
@@ -68,18 +108,30 @@ class ComputeApi:
 
     def _answer(self, method, url, body):
         kind, _, key = url.path.strip("/").partition("/")
+        key, _, action = key.partition("/")
         query = parse_qs(url.query)
-        if (method, kind, key) == ("GET", "servers", "detail"):
-            return _told(200, {"servers": self._page(query)})
-        if (method, kind) == ("POST", "servers"):
-            return _told(202, {"server": {"id": self._create(body["server"])}})
-        if (method, kind) == ("DELETE", "servers"):
-            if key not in self.servers:
-                return _told(404, {"itemNotFound": {"message": "no such server"}})
-            self.servers[key]["status"] = "DELETED"
-            return _told(204)
+        if kind == "servers":
+            return self._server(method, key, action, query, body)
         assert kind == "os-server-groups", (method, url)
         return self._groups(method, key, body)
+
+    def _server(self, method, key, action, query, body):
+        if key == "detail":
+            return _told(200, {"servers": self._page(query)})
+        if not key:
+            return _told(202, {"server": {"id": self._create(body["server"])}})
+        if key not in self.servers:
+            return _told(404, {"itemNotFound": {"message": "no such server"}})
+        if method == "GET":
+            return _told(200, {"server": self._shown(key)})
+        if method == "DELETE" and key in self.locked:
+            return _told(409, {"conflictingRequest": {"message": "is locked"}})
+        if method == "DELETE":
+            self.servers[key]["status"] = "DELETED"
+        else:
+            assert (action, body) == ("action", {"unlock": None})
+            self.locked.discard(key)
+        return _told(204)
 
     def _groups(self, method, key, body):
         if method == "GET":
@@ -90,6 +142,11 @@ class ComputeApi:
         self.groups[group["id"]] = group
         return _told(200, {"server_group": group})
 
+    def make_group(self, name, members=()):
+        """Make a server group as a user does; return its uuid."""
+        body = {"server_group": {"name": name, "members": list(members)}}
+        return self._groups("POST", "", body).json()["server_group"]["id"]
+
     def _create(self, asked):
         server = str(uuid.uuid4())
         self.created += 1
@@ -99,40 +156,84 @@ class ComputeApi:
             "tags": asked["tags"],
             "status": "BUILD",
             "created": f"2026-01-01T00:00:{self.created:04d}Z",
+            "hostId": "",
+            "tenant_id": "project-1",
+            "user_id": "user-1",
+            "image": {"id": asked["imageRef"]},
+            "flavor": FLAVOR,
         }
         return server
 
+    def _shown(self, server):
+        if server in self.down:
+            return {"id": server, "status": "UNKNOWN"}
+        return self.servers[server]
+
     def _page(self, query):
-        (tag,) = query["tags"]
-        rows = [each for each in self.servers.values() if tag in each["tags"]]
+        wanted = set(query.get("tags", ()))
+        rows = [self.servers[uuid] for uuid in self.servers if uuid not in self.down]
+        rows = [each for each in rows if wanted <= set(each["tags"])]
+        if not query:
+            rows += [self._shown(uuid) for uuid in self.down]
         if "marker" in query:
             ids = [each["id"] for each in rows]
             rows = rows[ids.index(query["marker"][0]) + 1 :]
-        return rows[:_PAGE]
+        return rows[:_PAGE] if query else rows
 
 
 class FakeTrusts:
     """Keystone's trusts: all are good until they are taken away or deleted.
 
     :ivar lost: trusts that give no rights any more
+    :ivar all: those that Keystone lists, :class:`GivenTrust`, but for those that were given back
     :ivar deleted: trusts that were given back
+    :ivar asked: how often one was to be given back
+    :ivar hook: as of the compute API
     """
 
     def __init__(self, api):
         self.api = api
         self.lost = set()
+        self.all = []
         self.deleted = []
+        self.asked = 0
+        self.hook = None
 
     def servers(self, trust):
         """Nova with the user's rights."""
+        self._tell("before", f"act by {trust}")
         if trust in self.lost or trust in self.deleted:
             raise TrustError("the user is disabled")
         return UserServers(self.api)
 
+    def given(self):
+        """What Keystone lists."""
+        return [each for each in self.all if each.trust not in self.deleted]
+
     def delete(self, trust):
         """Give it back."""
+        self.asked += 1
+        self._tell("before", f"delete {trust}")
+        if trust in self.lost:
+            raise TrustError("the user is disabled")
         if trust not in self.deleted:
             self.deleted.append(trust)
+        self._tell("after", f"delete {trust}")
+
+    def _tell(self, *what):
+        if self.hook:
+            self.hook(*what)
+
+
+class FakeHosts:
+    """Where Placement has the amounts of servers."""
+
+    def __init__(self, api):
+        self.api = api
+
+    def host(self, server, _host_id=""):
+        """Return a host's root provider, None for a server that has none."""
+        return self.api.host_of(server)
 
 
 def _told(status, body=None):

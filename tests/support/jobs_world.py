@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job service whose queue is the simplest there is, over a fake of nova or a real one."""
 
-from sqlalchemy import update
+from sqlalchemy import select, update
 
+from nova_numa_ext.job_hint import HintKeys
+from nova_numa_ext.orchestrator.conf import EngineOptions
 from nova_numa_ext.orchestrator.engine import JobEngine, QueueDecision
+from nova_numa_ext.orchestrator.hints import PlanHints
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
+from nova_numa_ext.orchestrator.store.leader import LASTS_S
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan
 from placement_traits.reason import Reason
-from tests.support.compute_api import ComputeApi, FakeTrusts
+from tests.support.compute_api import ComputeApi, FakeHosts, FakeTrusts
 
 USER = Actor("user-1")
+_ONE_THREAD = {"workers": 0, "watchers": 0, "watch_interval_s": 0.0}
 
 
 class World:
@@ -20,19 +25,42 @@ class World:
     :ivar settle: lets nova finish what it has begun
     :ivar claims_of_plans: what each plan asks Placement for
     :ivar slots: jobs that have places at the same time
+    :param url: of a database with tables, '' for one of its own
+    :param api: of nova, None for one of its own
+    :param name: of its engines, which are numbered
+    :param lasts_s: seconds of a term
+    :param tell: called with each job that comes to another state
+    :param options: of the engines; without them all is done in the thread of the rounds, and all in each round
     """
 
-    def __init__(self, folder, claims=None):
-        self.url = f"sqlite:///{folder}/jobs.db"
+    def __init__(
+        self,
+        folder,
+        claims=None,
+        *,
+        url="",
+        api=None,
+        name="engine",
+        lasts_s=LASTS_S,
+        tell=None,
+        **options,
+    ):
+        self.url = url or f"sqlite:///{folder}/jobs.db"
         self.database = Database(self.url, sqlite_synchronous=False)
         self.database.sync()
         self.jobs = Jobs(self.database)
-        self.api = ComputeApi()
+        self.api = api or ComputeApi()
         self.settle = self.api.settle
         self.trusts = FakeTrusts(self.api)
+        self.hosts = FakeHosts(self.api)
         self.claims = claims
+        self.name = name
+        self.lasts_s = lasts_s
+        self.options = EngineOptions(**(_ONE_THREAD | options))
         self.claims_of_plans = ()
+        self.hint_keys = HintKeys()
         self.slots = 100
+        self.tell = tell or (lambda _job, _reasons: None)
         self.engines = 0
         self.engine = self.start()
 
@@ -40,7 +68,16 @@ class World:
         """Another process."""
         self.engines += 1
         self.engine = JobEngine(
-            f"engine-{self.engines}", self.database, self.trusts, self.claims, self.decide
+            f"{self.name}-{self.engines}",
+            self.database,
+            self.trusts,
+            self.claims,
+            self.decide,
+            hosts=self.hosts,
+            options=self.options,
+            hints=PlanHints(self.hint_keys),
+            tell=self.tell,
+            lasts_s=self.lasts_s,
         )
         return self.engine
 
@@ -66,6 +103,27 @@ class World:
     def expire(self):
         with self.database.transaction() as connection:
             connection.execute(update(tables.leader).values(expires_at=0.0))
+
+    def later(self, seconds):
+        """Let time pass: all that is stored is so much older."""
+        ages = (
+            "queued_at",
+            "building_at",
+            "started_at",
+            "ending_at",
+            "trust_lost_at",
+            "unanswered_at",
+            "not_before",
+        )
+        with self.database.transaction() as connection:
+            older = {name: tables.job.c[name] - seconds for name in ages}
+            connection.execute(update(tables.job).values(older))
+            for number, steps in connection.execute(select(tables.job.c.id, tables.job.c.steps)):
+                for step in steps:
+                    step["asked_at"] = step["asked_at"] and step["asked_at"] - seconds
+                of_job = tables.job.c.id == number
+                connection.execute(update(tables.job).where(of_job).values(steps=steps))
+            connection.execute(update(tables.trust).values(not_before=0.0))
 
     def forget_back_off(self):
         with self.database.transaction() as connection:

@@ -53,9 +53,13 @@ def keystone(folder: Path):
 
 def identity(url, name, project=None, **auth):
     """Keystone's API as a user whose password is its name."""
+    return of(password(url, name, project, **auth))
+
+
+def password(url, name, project=None, **auth):
+    """Credentials of a user whose password is its name."""
     scope = {"project_name": project} if project else {"unscoped": True}
-    plugin = v3.Password(url, username=name, password=name, **_DOMAIN, **scope, **auth)
-    return of(plugin)
+    return v3.Password(url, username=name, password=name, **_DOMAIN, **scope, **auth)
 
 
 def of(plugin):

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Databases of the job service: SQLite in a file, and a MariaDB of the tests' own where it is installed."""
+"""What the job service works with: SQLite in a file, a MariaDB of the tests' own where it is installed, Placement."""
 
+import uuid
 from pathlib import Path
 
 import pytest
 from sqlalchemy import delete, update
 
 from benchmarks import mariadb
+from emulation.placement_service import PlacementInProcess
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database
+from placement_traits.claims import ClaimStore, emptied
+from placement_traits.names import OWNER
+from tests.support.filled_placement import FilledPlacement
 
 _KINDS = ("sqlite", "mariadb")
 
@@ -37,8 +42,9 @@ def empty_url(request, tmp_path):
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/jobs.db"
     server = request.getfixturevalue("server")
-    mariadb.create(server, "empty")
-    return server.url.format("empty")
+    name = f"empty_{uuid.uuid4().hex}"
+    mariadb.create(server, name)
+    return server.url.format(name)
 
 
 @pytest.fixture(params=_KINDS)
@@ -48,7 +54,10 @@ def url(request, tmp_path):
         url = request.getfixturevalue("shared_url")
         with Database(url).transaction() as connection:
             connection.execute(delete(tables.job))
-            connection.execute(update(tables.leader).values(holder="", term=0, expires_at=0.0))
+            connection.execute(delete(tables.trust))
+            nobody = {"holder": "", "term": 0, "expires_at": 0.0, "mark": 0}
+            nobody |= {"recover_at": None, "recover_why": ""}
+            connection.execute(update(tables.leader).values(nobody))
         return url
     url = f"sqlite:///{tmp_path}/jobs.db"
     Database(url).sync()
@@ -59,3 +68,33 @@ def url(request, tmp_path):
 def database(url):
     """The same, open."""
     return Database(url)
+
+
+@pytest.fixture(scope="module")
+def placement():
+    """Placement in this process."""
+    with PlacementInProcess() as running:
+        yield FilledPlacement(running.adapter)
+
+
+@pytest.fixture
+def pool(placement):
+    """A provider of ours with four slots."""
+    provider = placement.compute(str(uuid.uuid4()), CUSTOM_SLOT=4)
+    placement.traits(provider, OWNER)
+    yield provider
+    claims = ClaimStore(placement.client)
+    for each in claims.of_provider(provider):
+        claims.write(emptied(each))
+
+
+@pytest.fixture
+def configure(tmp_path):
+    """Write a configuration; return the option that names it."""
+
+    def write(text):
+        file = tmp_path / "jobs.conf"
+        file.write_text(text)
+        return f"--config-file={file}"
+
+    return write

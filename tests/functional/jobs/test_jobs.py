@@ -2,16 +2,18 @@
 """Jobs in the database: what was submitted is read back, changes are compare-and-set, events tell all of them."""
 
 import math
-import threading
 
 import pytest
+from sqlalchemy import update
 
+from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import LostRaceError
-from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs, Step
+from nova_numa_ext.orchestrator.store.jobs import Actor, ExistsError, Jobs, Step
 from nova_numa_ext.policy.jobs.job import BuildFailure, Scope, ScopeWait
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState, TransitionError
 from placement_traits.reason import Reason
+from tests.support.at_once import at_once
 from tests.support.jobs_database import PART, new_job, part
 
 USER = Actor("user-1")
@@ -67,6 +69,48 @@ def test_every_transition_has_an_event_that_says_why(jobs):
     assert jobs.last_event() == events[-1].number
 
 
+def test_only_time_in_the_queue_is_waiting(jobs, database, monkeypatch):
+    """An hour in the queue, two hours with places, and a minute in the queue again."""
+    job = jobs.create(new_job())
+    assert (job.queued_at, job.waited_s) == (job.submitted_at, 0.0)
+
+    def later(seconds):
+        early = {"queued_at": tables.job.c.queued_at - seconds}
+        with database.transaction() as connection:
+            connection.execute(update(tables.job).values(early))
+        return jobs.read(job.uuid)
+
+    planned = jobs.move(later(3600), JobState.PLANNED, WHY, USER)
+    assert planned.waited_s == pytest.approx(3600, abs=60)
+    later(7200)
+    again = jobs.move(jobs.read(job.uuid), JobState.QUEUED, WHY, USER)
+    assert (again.waited_s, again.submitted_at) == (planned.waited_s, job.submitted_at)
+    assert again.queued_at == pytest.approx(database.now(), abs=60)
+    planned = jobs.move(later(60), JobState.PLANNED, WHY, USER)
+    assert planned.waited_s == pytest.approx(3660, abs=60)
+
+
+def test_a_plan_names_the_host_that_a_server_is_really_on(jobs):
+    """Planned are three on h1 and one on h2; the job goes on without one of them."""
+    job = jobs.create(new_job(parts=(part("gpu", count=4), part("cpu", count=1))))
+    cpu = HostPlace("cpu", "h5", 1)
+    plan = Plan((HostPlace("gpu", "h1", 3), HostPlace("gpu", "h2", 1), cpu))
+    job = jobs.move(job, JobState.PLANNED, WHY, USER, plan=plan)
+    job = jobs.set_servers(job, job.parts[0], {0: "a", 1: "b"}, USER)
+    assert job.plan == plan
+    job = jobs.set_servers(job, job.parts[0], {0: "a", 1: "b"}, USER, hosts={0: "h9", 1: "h1"})
+    assert job.parts[0].hosts == {0: "h9", 1: "h1"}
+    assert _places(job) == {("gpu", "h9"): 1, ("gpu", "h1"): 3, ("cpu", "h5"): 1}
+    job = jobs.set_servers(job, job.parts[0], {0: "a", 1: "other", 3: ""}, USER)
+    assert job.parts[0].hosts == {0: "h9"}
+    assert _places(job) == {("gpu", "h9"): 1, ("gpu", "h1"): 2, ("cpu", "h5"): 1}
+    assert jobs.read(job.uuid) == job
+
+
+def _places(job):
+    return {(each.part, each.host): each.count for each in job.plan.places}
+
+
 def test_a_state_that_does_not_follow_is_refused(jobs):
     job = jobs.create(new_job())
     with pytest.raises(TransitionError, match="queued and cannot become running"):
@@ -88,22 +132,15 @@ def test_who_read_before_another_changed_it_changes_nothing(jobs):
 
 def test_of_many_that_change_a_job_at_once_one_wins(jobs):
     job = jobs.create(new_job())
-    start = threading.Barrier(6)
-    results = []
 
-    def change():
-        start.wait()
+    def change(_number):
         try:
             jobs.move(job, JobState.PLANNED, WHY, USER)
-            results.append("won")
         except LostRaceError:
-            results.append("lost")
+            return "lost"
+        return "won"
 
-    threads = [threading.Thread(target=change) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    results = at_once(6, change)
     assert sorted(results) == ["lost"] * 5 + ["won"]
     assert len(jobs.events(job)) == 2
 
@@ -120,13 +157,48 @@ def test_the_server_that_was_written_first_counts(jobs):
 
 def test_steps_are_stored_with_the_state(jobs):
     job = jobs.create(new_job())
-    step = Step("claim", "consumer-1")
+    step = Step("claim", "consumer-1", asked_at=5.0)
     jobs.move(
         job, JobState.PLANNED, WHY, USER, steps=(step,), plan=PLAN, excluded=frozenset({"h2", "h1"})
     )
     now = jobs.read(job.uuid)
     assert (now.steps, now.plan, now.excluded) == ((step,), PLAN, {"h1", "h2"})
     assert jobs.set(now, USER, steps=()).steps == ()
+
+
+def test_a_name_has_whatever_characters_there_are(jobs):
+    """MariaDB's utf8 is not all of UTF-8."""
+    job = jobs.create(new_job("trän 訓練 😀"))
+    assert jobs.read(job.uuid).name == "trän 訓練 😀"
+
+
+def test_names_differ_by_case(jobs):
+    """A server's collation may say that they do not; ids are compared as they are, too."""
+    job = jobs.create(new_job(parts=(part("gpu"), part("GPU"))))
+    now = jobs.set_servers(job, job.parts[0], {0: "s1"}, USER)
+    assert [(each.name, each.servers) for each in now.parts] == [("gpu", {0: "s1"}), ("GPU", {})]
+    assert jobs.find(project="PROJECT-1") == []
+
+
+def test_a_uuid_is_of_one_job(jobs):
+    first = jobs.create(new_job(fingerprint="f"), "11111111-2222-3333-4444-555555555555")
+    assert (first.uuid[:8], first.fingerprint) == ("11111111", "f")
+    with pytest.raises(ExistsError, match="There is a job 11111111-"):
+        jobs.create(new_job("second"), first.uuid)
+    assert jobs.find() == [first]
+
+
+def test_two_at_once_store_one_job_of_a_uuid(jobs):
+    """Both look before either writes: the database refuses the slower one, which looks again."""
+    uuid = "11111111-2222-3333-4444-555555555555"
+
+    def create(number):
+        try:
+            return jobs.create(new_job(f"job{number}"), uuid)
+        except ExistsError:
+            return jobs.read(uuid)
+
+    assert at_once(4, create) == jobs.find() * 4
 
 
 def test_lists_are_by_project_and_state_and_page(jobs):
@@ -141,6 +213,8 @@ def test_lists_are_by_project_and_state_and_page(jobs):
     assert jobs.find(project="project-1", states=[JobState.CANCELLED]) == [ended]
     assert jobs.usage("project-1") == (3, 3 * PART.count)
     assert jobs.usage("project-3") == (0, 0)
+    assert jobs.usage("project-1", [JobState.PLANNED]) == (0, 0)
+    assert [each.what for each in jobs.events(ended, limit=1)] == ["state"]
 
 
 def test_purging_takes_only_what_has_ended_before(jobs, database):

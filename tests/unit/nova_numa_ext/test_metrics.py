@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from host_agent.report.metrics import METRICS as OF_THE_AGENT
-from nova_numa_ext import metrics, view_reader
+from nova_numa_ext import metrics
 from nova_numa_ext.metrics import METRICS, Exporter, WorkerMetrics, of_view, of_workers
 from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.snapshot import FleetSnapshot, ViewState
@@ -214,8 +214,8 @@ def test_what_keeps_the_endpoint_from_starting_is_one_sentence(
             raise trouble
 
     monkeypatch.setattr(metrics, "serve", serve)
-    monkeypatch.setattr(view_reader, "_SECONDS_BETWEEN_TRIES", 0.0)
-    view_reader._serve_once(Exporter(), "127.0.0.1", 9178)
+    monkeypatch.setattr(metrics, "SECONDS_BETWEEN_TRIES", 0.0)
+    metrics.keep_serving(Exporter(), "127.0.0.1", 9178)
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == len(sentences)
     assert all(part in message for part, message in zip(sentences, messages, strict=True))

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hosts that jobs may be placed on, as Placement shows them to the service's own user.
+
+Placement alone is asked, with the role ``service`` or ``admin``: for hosts with an agent of ours, what they have, what
+is taken of it, and which of them nova has disabled. It knows neither which nova-compute is down, nor what hosts without
+an agent are able to do: nova's scheduler decides, and a host that it refuses is left out until no others are left.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import inf
+from types import MappingProxyType
+
+from nova_numa_ext.policy.jobs.host_view import HostsView
+from placement_traits import reader
+from placement_traits.client import HttpAdapter, PlacementClient, RetrySettings
+from placement_traits.fleet import Amount
+from placement_traits.view import FleetView, ViewSettings, pause_s
+
+
+class PlacementHosts:
+    """Reads the hosts, no more often than its settings allow; for one thread.
+
+    :param placement: a keystoneauth1 adapter for service type ``placement``
+    :param settings: how often it is read
+    :param aliases: resource classes of nova's PCI aliases
+    :param aggregate: uuid of the aggregate whose hosts are read; '': all
+    :param clock: monotonic seconds; injected by tests
+    """
+
+    def __init__(
+        self,
+        placement: HttpAdapter,
+        settings: ViewSettings,
+        aliases: Mapping[str, frozenset[str]] = MappingProxyType({}),
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        aggregate: str = "",
+    ) -> None:
+        self._amounts: dict[str, Mapping[str, Amount]] = {}
+        # Placement raises no generation when nova deletes an allocation: what is free again shows all at once only.
+        settings = replace(settings, full_interval_s=0.0)
+        self._fleet = FleetView(
+            placement, settings, clock, background=False, root_amounts=self._amounts
+        )
+        self._client = PlacementClient(placement, RetrySettings(attempts=2))
+        self._settings = settings
+        self._aliases = aliases
+        self._aggregate = aggregate
+        self._clock = clock
+        self._hosts: HostsView | None = None
+        self._due_s = -inf
+
+    def read(self) -> HostsView:
+        """Return the hosts; the same object as before where they were not due to be read again.
+
+        :raises ServiceUnavailableError: Placement does not answer; it is asked again the next time
+        :raises PlacementError: it refuses what is asked, such as to a user without the role
+        """
+        if self._hosts is None or self._clock() >= self._due_s:
+            self._hosts = None
+            self._fleet.refresh()
+            arrays = self._fleet.snapshot().arrays
+            roots = self._amounts.keys() & arrays.rows.keys()
+            if self._aggregate:
+                roots &= reader.members(self._client, self._aggregate)
+            amounts = {root: self._amounts[root] for root in arrays.rows if root in roots}
+            closed = reader.disabled(self._client)
+            self._hosts = HostsView.of(arrays, amounts, closed, self._aliases)
+            took_s = self._fleet.stats.last_duration_s
+            self._due_s = self._clock() + pause_s(self._settings, took_s)
+        return self._hosts

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""On which hosts servers really are, as Placement knows it: nova does not say it to users."""
+
+from typing import Final
+
+from placement_traits.client import PlacementClient
+
+_OF_HOSTS: Final = frozenset({"VCPU", "PCPU", "MEMORY_MB"})
+_MOST: Final = 100_000
+
+
+class ServerHosts:
+    """Hosts of servers; any thread may use it.
+
+    All methods raise :class:`placement_traits.errors.ServiceUnavailableError` when Placement does not answer.
+
+    :param client: of a user who may read allocations and providers
+    """
+
+    def __init__(self, client: PlacementClient) -> None:
+        self._client = client
+        self._roots: dict[str, str] = {}
+        self._hosts: dict[str, tuple[str, str]] = {}
+
+    def host(self, server: str, host_id: str = "") -> str | None:
+        """Return the root provider of the host that a server has amounts of; None: it has none of any.
+
+        :param host_id: nova's for the server, see :class:`.servers.JobServer`; Placement is not asked again for one
+            that is the same as the last time
+        """
+        known, host = self._hosts.get(server, ("", ""))
+        if known and known == host_id:
+            return host
+        held = self._client.get(f"/allocations/{server}")["allocations"]
+        for provider, entry in held.items():
+            if _OF_HOSTS & entry["resources"].keys():
+                host = self._root(provider)
+                if len(self._hosts) >= _MOST:
+                    self._hosts.clear()
+                self._hosts[server] = (host_id, host)
+                return host
+        return None
+
+    def _root(self, provider: str) -> str:
+        if provider not in self._roots:
+            found = self._client.get(f"/resource_providers/{provider}")
+            self._roots[provider] = str(found["root_provider_uuid"])
+        return self._roots[provider]

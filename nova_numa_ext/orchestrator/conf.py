@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of the job service: section ``[numa_ext_jobs]`` of its own configuration file."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Final
+
+from oslo_config import cfg
+
+from nova_numa_ext.conf import GpuOptions
+from nova_numa_ext.policy.jobs.limits import Limits
+from nova_numa_ext.policy.jobs.queue import Discipline, QueueSettings
+from placement_traits import oslo_options
+from placement_traits.options import HostAddress, Port, Section, option, part
+
+GROUP: Final = "numa_ext_jobs"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions(Section):
+    """How engines carry jobs on."""
+
+    section: ClassVar = GROUP
+    title: ClassVar = "The engine of the job service"
+
+    round_interval_s: float = option(
+        2.0,
+        "Seconds between two rounds of the leading engine: so long may it take until a new job, or one that is "
+        "cancelled, is seen. Each pause is up to a tenth longer or shorter, so that engines do not run in step.",
+        minimum=0.1,
+        change="the database is loaded by the rounds of an idle service (raise)",
+        leave="jobs should start within seconds",
+    )
+    workers: int = option(
+        8,
+        "Jobs whose servers are made or deleted at the same time; each takes a connection to the database and one to "
+        "nova. A job for which nova is slow holds up no other one as long as a worker is left.",
+        minimum=1,
+        change="nova answers slowly and many jobs start or end at once (raise, with [database]max_pool_size)",
+        leave="nova answers within a second",
+    )
+    watchers: int = option(
+        4,
+        "Jobs that run and are looked at, at the same time. They are others than the workers, so that looking never "
+        "holds up what starts and ends.",
+        minimum=1,
+        change="watch_interval_s is not kept, because thousands of jobs run or nova answers slowly (raise)",
+        leave="jobs that run are looked at in time",
+    )
+    build_timeout_s: float = option(
+        3600.0,
+        "Seconds after which a server of a job that nova still builds has failed: nova knows no end of a build whose "
+        "compute host has died. What follows is what its part asks for. Where nova has not made a server at all by "
+        "then, the job goes back to the queue.",
+        minimum=60.0,
+        change="images are so large, or jobs have so many servers, that they need longer (raise), or places must not "
+        "wait an hour for a host that has died (lower)",
+        leave="servers are built within minutes",
+    )
+    watch_interval_s: float = option(
+        60.0,
+        "Seconds after which a job that runs is looked at again: whether its servers are there. Ends by walltime and "
+        "cancelling do not wait for it. 1,000 jobs and 60 s are 17 requests to nova a second.",
+        minimum=1.0,
+        change="nova is loaded by these requests (raise), or places of servers that users delete must be free sooner",
+        leave="a minute is soon enough to see that a user has deleted a job's servers",
+    )
+    servers_per_round: int = option(
+        16,
+        "Servers that are asked for, for one job in one round; a job with more of them goes on in the next round.",
+        minimum=1,
+        change="jobs of hundreds of servers start too slowly, though nova takes more requests (raise)",
+        leave="jobs are small, or nova should not get hundreds of requests in a row from one user",
+    )
+    trust_check_s: float = option(
+        300.0,
+        "Seconds after which Keystone is asked again whether a job's user may still do what the job does. A job whose "
+        "user is disabled or has lost a role is seen after this time and watch_interval_s at most. The default is "
+        "that for which OpenStack's other services believe a token (``[keystone_authtoken]token_cache_time``).",
+        minimum=1.0,
+        change="a user's end must end its jobs sooner (lower): one token a job and interval is made",
+        leave="other services believe tokens for as long",
+    )
+    metrics_address: HostAddress = option(
+        HostAddress("127.0.0.1"),
+        "Address of the engine's Prometheus endpoint. It has no authentication: keep it on loopback.",
+        change="a proxy with authentication on another address of this controller asks",
+        leave="Prometheus can reach it on loopback, by an agent or tunnel: the port has no authentication",
+    )
+    metrics_port: Port = option(
+        Port(0),
+        "Its port, such as 9179; 0: there is none. Each engine serves its own.",
+        change="a Prometheus scrapes this controller",
+        leave="none does",
+    )
+    job_hint_keys: tuple[str, ...] = option(
+        (),
+        "Keys by which engines let nova-scheduler know where a job's servers were planned: the first one seals the "
+        "scheduler hint of each server. nova-scheduler has them as ``[numa_ext]job_hint_keys``, where a key's form "
+        "and how it is replaced are described. Without a key nova chooses among all hosts by the flavor alone: extra "
+        "specs of parts are planned for and not kept, and ``numa_ext:min_utility`` counts after the last postponement, "
+        "too.",
+        secret=True,
+        change="you set up the service, right after nova-scheduler has the key",
+        leave="the service is only tried out, where it matters little on which hosts jobs run",
+    )
+    mark_file: Path = option(
+        Path("/var/lib/numa-ext-jobs/mark.json"),
+        "File in which an engine keeps how far the database was when it last saw it. After a restart a database that "
+        "is not as far is known to be an old one, which was restored: nothing is done on it before "
+        "``numa-ext-manage recover --commit``.",
+        change="the engine may not write there; systemd's unit of the engine names the folder, too",
+        leave="the unit is used as it is",
+    )
+    reconcile_interval_s: float = option(
+        60.0,
+        "Seconds between two looks for what belongs to no job in Placement and nova; what is found twice in a row is "
+        "released or deleted. Trusts of no job are looked for once an hour.",
+        minimum=30.0,
+        change="Placement is loaded by it (raise)",
+        leave="amounts that a late request has claimed should be free soon",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ApiOptions(Section):
+    """What users may submit, and how the service acts for them."""
+
+    section: ClassVar = GROUP
+    title: ClassVar = "The API of the job service"
+
+    waiting_jobs: int = option(
+        1000,
+        "Jobs of a project that wait at the same time; one more is refused. Requests of one moment may exceed it by as "
+        "many as there are of them.",
+        minimum=1,
+        change="a project has good reason to submit more at once (raise): each round looks at all jobs that wait",
+        leave="projects submit hundreds of jobs at most",
+    )
+    waiting_servers: int = option(
+        10_000,
+        "Servers that a project's waiting jobs ask for, together; a job that exceeds it is refused.",
+        minimum=1,
+        change="jobs of a project are larger (raise)",
+        leave="no project's jobs come near it",
+    )
+    trust_roles: tuple[str, ...] = option(
+        ("member",),
+        "Roles that a job's user passes on to the service by a Keystone trust: those that nova and Neutron need to "
+        "make and delete servers. A user without one of them cannot submit jobs.",
+        change="policies of the cloud ask for another role to make servers",
+        leave="nova's and Neutron's own policies are used: never pass on more than is needed, such as admin",
+    )
+    trust_lasts_s: float = option(
+        365 * 86_400.0,
+        "Seconds after which a trust ends at the latest. It ends sooner for jobs whose deadline, or whose max_wait and "
+        "walltime, are sooner. With its trust a job ends as failed; its servers stay, and are its user's to delete.",
+        minimum=86_400.0,
+        change="jobs run for years (raise), or rights must be given again more often (lower)",
+        leave="no job without a walltime runs for a year",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions(Section):
+    """Who starts, where, and who waits."""
+
+    section: ClassVar = GROUP
+    title: ClassVar = "The queue of the job service"
+
+    discipline: Discipline = option(
+        Discipline.EASY,
+        "What follows when a job finds no place. Jobs are asked in the order of their priority, which grows with age, "
+        "then of their submission.",
+        choices={
+            "fcfs": "all jobs behind it wait, too",
+            "greedy": "jobs behind it may start; one that needs much may wait for ever",
+            "easy": "the first one has places kept for the time at which, by the walltimes of others, it can start; "
+            "jobs behind it start where they are not in its way",
+        },
+        change="places must not stay free for a job that needs much (greedy), or no job may pass another (fcfs)",
+        leave="users give walltimes: what is kept free is used by jobs that end in time",
+    )
+    ageing_per_hour: float = option(
+        1.0,
+        "How much the priority of a job grows in an hour of waiting. With 0 a stream of jobs of high priority keeps "
+        "others waiting for ever.",
+        minimum=0.0,
+        change="priorities, which go from -1000 to 1000, should yield to age sooner (raise) or later (lower)",
+        leave="users hardly set priorities: all jobs age alike",
+    )
+    preempt: bool = option(
+        False,
+        "Stop best-effort jobs whose users allow it, and queue them again, in favour of latency-critical jobs that "
+        "find no place.",
+        change="latency-critical jobs must start soon, and users of best-effort jobs know that these may be stopped",
+        leave="what a job has done when it is stopped is lost",
+    )
+    postponement_s: float = option(
+        60.0,
+        "Seconds between two postponements that count: a job of ``numa_ext:gpu_policy=topo_p`` waits for GPUs of its "
+        "``numa_ext:min_utility`` until it was postponed ``most_postponements`` times.",
+        minimum=1.0,
+        change="jobs run for hours: a better place is free later than ten minutes from now (raise)",
+        leave="jobs end every few minutes",
+    )
+    most_postponements: int = option(
+        10,
+        "Postponements after which a job of ``numa_ext:gpu_policy=topo_p`` takes any place.",
+        minimum=0,
+        change="jobs rather start than wait (lower), or rather wait (raise)",
+        leave="you have not measured what a worse place costs your jobs",
+    )
+    project_jobs: int | None = option(
+        None,
+        "Most jobs of one project that have places at a time; not set: any number.",
+        minimum=1,
+        change="one project's jobs fill the cloud",
+        leave="nova's quotas keep projects apart",
+    )
+    project_servers: int | None = option(
+        None,
+        "Most servers of one project's jobs at a time; not set: any number.",
+        minimum=1,
+        change="one project's jobs fill the cloud",
+        leave="nova's quotas keep projects apart",
+    )
+    jobs_of_projects: Mapping[str, int] = option(
+        {},
+        "``project_jobs`` of single projects, by their ids.",
+        minimum=1,
+        change="a project has paid for more than others, or for less",
+        leave="all projects are alike",
+    )
+    servers_of_projects: Mapping[str, int] = option(
+        {},
+        "``project_servers`` of single projects, by their ids.",
+        minimum=1,
+        change="a project has paid for more than others, or for less",
+        leave="all projects are alike",
+    )
+    unsatisfiable_s: float = option(
+        3600.0,
+        "Seconds after which a job is given up that would find no place even if all hosts were empty, or that exceeds "
+        "a limit of its project by itself: all rounds in this time must have found so.",
+        minimum=0.0,
+        change="hosts are reinstalled for longer than an hour, and jobs should wait for them (raise)",
+        leave="an hour without a single host that is large enough is no matter of a restart",
+    )
+    aggregate: str = option(
+        "",
+        "The uuid of an aggregate of nova's: jobs are planned on its hosts only; empty: on all hosts with an agent. "
+        "Places that the queue keeps for a job are kept from other jobs. Servers that users make beside the queue take "
+        "CPUs, memory and devices of them all the same; of these nova's Placement holds nothing for a job that waits.",
+        change="servers are made beside the queue: give the queue hosts of its own, and keep other servers off them by "
+        "nova's ``[scheduler]enable_isolated_aggregate_filtering``",
+        leave="all servers of these hosts are made by jobs, or a promise that is broken now and then does no harm",
+    )
+    hosts_interval_s: float = option(
+        10.0,
+        "Seconds between two readings of the hosts in Placement. Each reads all of them, for no generation shows that "
+        "a server was deleted; on a large cloud the pauses grow until Placement is kept busy for a fifth of the time.",
+        minimum=0.1,
+        change="Placement is short of CPU (raise), or servers that are deleted should make place sooner (lower)",
+        leave="the cloud has some thousand hosts or fewer",
+    )
+    pci_alias: tuple[str, ...] = option(
+        (),
+        "A PCI alias that flavors name, as ``[pci]alias`` of nova.conf: the same lines. GPUs behind an alias that is "
+        "not here are not seen before nova's scheduler looks.",
+        repeated=True,
+        change="flavors ask for GPUs by ``pci_passthrough:alias``",
+        leave="flavors ask for GPUs by resource classes, or for none",
+    )
+    gpu: GpuOptions = part(GpuOptions, prefix="gpu_")
+
+    def settings(self) -> QueueSettings:
+        """Return them as the queue takes them."""
+        default = Limits(self.project_jobs, self.project_servers)
+        projects = self.jobs_of_projects.keys() | self.servers_of_projects.keys()
+        return QueueSettings(
+            self.discipline,
+            self.ageing_per_hour,
+            {
+                each: Limits(
+                    self.jobs_of_projects.get(each, default.jobs),
+                    self.servers_of_projects.get(each, default.servers),
+                )
+                for each in projects
+            },
+            default,
+            self.postponement_s,
+            self.preempt,
+            self.unsatisfiable_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyOptions(Section):
+    """Whom engines tell of jobs that come to another state, beside the message bus."""
+
+    section: ClassVar = GROUP
+    title: ClassVar = "Notifications of the job service"
+
+    webhook_url: str = option(
+        "",
+        "URL to which engines post each job that comes to another state, as JSON: what the message bus gets by "
+        "``[oslo_messaging_notifications]``; empty: none. A post may be lost; what happened to a job is in its events.",
+        secret=True,
+        change="something outside of the cloud follows jobs and has no message bus",
+        leave="users ask for the events of their jobs, or a consumer is on the message bus",
+    )
+    webhook_networks: tuple[str, ...] = option(
+        (),
+        "Networks in which the receiver is, such as ``203.0.113.0/24``. Whatever a name server says, nothing is sent "
+        "to other addresses, and redirects are not followed.",
+        change="you set ``webhook_url``: name the smallest network, and none of the control plane",
+        leave="there is no webhook",
+    )
+    webhook_timeout_s: float = option(
+        5.0,
+        "Seconds that the receiver may take to connect, and again to answer. No job waits for it.",
+        minimum=0.1,
+        change="the receiver is far away (raise)",
+        leave="it answers within a second",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobsOptions(Section):
+    """``[numa_ext_jobs]``."""
+
+    section: ClassVar = GROUP
+    title: ClassVar = "Jobs: what waits, or concerns more than one server"
+
+    engine: EngineOptions = part(EngineOptions)
+    api: ApiOptions = part(ApiOptions)
+    queue: QueueOptions = part(QueueOptions)
+    notify: NotifyOptions = part(NotifyOptions)
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register the options with ``conf``; registering twice is harmless."""
+    oslo_options.register(conf, JobsOptions)
+
+
+def read(conf: cfg.ConfigOpts) -> JobsOptions:
+    """Return the options of a loaded configuration.
+
+    :raises ConfigurationError: names the option that cannot be read
+    """
+    return oslo_options.read(JobsOptions, conf)
+
+
+def list_opts() -> list[tuple[str, Sequence[cfg.Opt]]]:
+    """Return (group, options) for oslo-config-generator."""
+    return [(GROUP, oslo_options.options(JobsOptions))]

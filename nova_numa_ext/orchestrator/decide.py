@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who starts in a round of the service: stored jobs and Placement's hosts in, the queue's decision out.
+
+What a round plans with is what Placement showed when it was last read, and beyond it what jobs take since:
+
+* a job that is planned, until Placement shows its servers, at its planned places
+* a server that nova has placed since, on the host that it is on
+
+A server that is gone since keeps its place until Placement is read again. What a consumer of ours holds for a job that
+waits is room for it when Placement has shown it as taken: it had granted it before it was read.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+from typing import Final, Protocol, TypeVar
+from uuid import UUID
+
+from oslo_config import cfg
+
+from nova_numa_ext import gpu_options
+from nova_numa_ext.orchestrator import conf as jobs_conf
+from nova_numa_ext.orchestrator import queued
+from nova_numa_ext.orchestrator.cloud.fleet import PlacementHosts
+from nova_numa_ext.orchestrator.engine import QueueDecision
+from nova_numa_ext.orchestrator.reservations import unanswered
+from nova_numa_ext.orchestrator.store.jobs import StoredJob
+from nova_numa_ext.policy.jobs import queue, quotas, reserving
+from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
+from nova_numa_ext.policy.jobs.host_planner import HostPlanner
+from nova_numa_ext.policy.jobs.host_view import HostClaims, HostsView
+from nova_numa_ext.policy.jobs.job import Job
+from nova_numa_ext.policy.jobs.plan import HostPlace, ProviderAmount
+from nova_numa_ext.policy.jobs.queue import NO_ROUND_BEFORE, Fleet, QueueRound, QueueSettings
+from nova_numa_ext.policy.jobs.terms import JobTerm
+from placement_traits import devices
+from placement_traits.client import HttpAdapter
+from placement_traits.errors import InvalidValueError, cut
+from placement_traits.reason import Reason
+from placement_traits.view import ViewSettings
+
+_LOG: Final = logging.getLogger(__name__)
+
+_FORGOTTEN_S: Final = 60.0  # without a round: another engine has led since
+
+FoundT = TypeVar("FoundT")
+
+
+class Hosts(Protocol):
+    """Where jobs may be placed."""
+
+    def read(self) -> HostsView:
+        """Return the hosts; another object each time that they were read again."""
+
+
+class HostQueue:
+    """The queue of jobs over the hosts of the cloud.
+
+    :param hosts: of the cloud
+    :param settings: of the queue
+    :param planner: settings of the planner of hosts
+    """
+
+    def __init__(self, hosts: Hosts, settings: QueueSettings, planner: PlannerSettings) -> None:
+        self._hosts = hosts
+        self._settings = settings
+        self._planner = planner
+        self._view: HostsView | None = None
+        self._seen: frozenset[str] = frozenset()
+        self._held: dict[str, tuple[ProviderAmount, ...]] = {}
+        self._unreadable: frozenset[str] = frozenset()
+        self._state = NO_ROUND_BEFORE
+        self._decided_at = -inf
+
+    def decide(
+        self, waiting: Sequence[StoredJob], active: Sequence[StoredJob], now: float
+    ) -> QueueDecision:
+        """Decide who starts; a job that cannot be read waits, and holds up no other one.
+
+        :param waiting: jobs in state QUEUED
+        :param active: jobs that have places, read before this call
+        :param now: the time
+        :raises ServiceUnavailableError: Placement does not answer: no job starts
+        :raises PlacementError: Placement refuses what is asked
+        """
+        view = self._hosts.read()
+        if view is not self._view:
+            self._view = view
+            self._seen = frozenset(server for each in active for server in queued.settled(each))
+            self._held = {each.uuid: each.reserved for each in waiting if not unanswered(each)}
+        trouble: dict[str, Reason] = {}
+        jobs = [job for _, job in _readable(waiting, queued.job, trouble)]
+        running, claims = [], HostClaims(view)
+        for stored, each in _readable(active, lambda one: queued.active(one, now), trouble):
+            running.append(each)
+            claims.take(each.job, queued.unseen(stored, each.plan, self._seen))
+        for stored in waiting:
+            if self._held.get(stored.uuid) == stored.reserved:
+                claims.release(stored.reserved)
+        state = self._state if now - self._decided_at < _FORGOTTEN_S else NO_ROUND_BEFORE
+        state = replace(state, quotas=quotas.waits(state.quotas, jobs, now))
+        self._report(trouble)
+        found = queue.decide(
+            queue.in_order(jobs, now, self._settings),
+            running,
+            Fleet(view, claims, HostPlanner(), self._planner),
+            now,
+            self._settings,
+            state=state,
+        )
+        self._state, self._decided_at = found.state, now
+        unreadable = {each.uuid: (trouble[each.uuid],) for each in waiting if each.uuid in trouble}
+        return QueueDecision(
+            starts={each.job.uuid: each.plan for each in found.starts},
+            waits={uuid: each.reasons for uuid, each in found.waits.items()} | unreadable,
+            ended=found.ended,
+            postponed=frozenset(found.postponed),
+            preempted={each.active.job.uuid: each.reason for each in found.preempted},
+            reserved=_reserved(found, waiting, jobs, view, now, shown=self._held),
+        )
+
+    def _report(self, trouble: dict[str, Reason]) -> None:
+        """Log jobs that cannot be read, each once."""
+        for uuid in trouble.keys() - self._unreadable:
+            _LOG.error("job %s is left out: %s", uuid, trouble[uuid])
+        self._unreadable = frozenset(trouble)
+
+
+def _readable(
+    stored: Iterable[StoredJob], read: Callable[[StoredJob], FoundT], trouble: dict[str, Reason]
+) -> Iterator[tuple[StoredJob, FoundT]]:
+    """Yield what can be read of jobs.
+
+    :param trouble: what cannot is added, by uuid
+    """
+    for each in stored:
+        try:
+            found = read(each)
+        except Exception as error:  # noqa: BLE001 - whatever is stored, other jobs go on
+            trouble[each.uuid] = Reason(JobTerm.UNREADABLE, cut(str(error) or repr(error)))
+        else:
+            yield each, found
+
+
+def _reserved(
+    found: QueueRound[HostPlace],
+    waiting: Iterable[StoredJob],
+    jobs: Iterable[Job],
+    view: HostsView,
+    now: float,
+    *,
+    shown: Mapping[str, tuple[ProviderAmount, ...]],
+) -> dict[str, tuple[ProviderAmount, ...]]:
+    """Return what is to be held for each job that others free places for; what is held stays until these are seen.
+
+    :param shown: what the view shows as taken of what is held for each job
+    """
+    held = {each.uuid: each.reserved for each in waiting if each.uuid in found.state.preempting}
+    plans = {each.job: each.plan for each in found.reservations}
+    for job in jobs:
+        if found.state.preempting.get(job.uuid) == now:
+            held[job.uuid] = reserving.amounts(job, plans[job.uuid], view, shown.get(job.uuid, ()))
+    return held
+
+
+def _uuid(aggregate: str) -> str:
+    try:
+        return str(UUID(aggregate)) if aggregate else ""
+    except ValueError:
+        option = f"[{jobs_conf.GROUP}]aggregate"
+        raise InvalidValueError(option, aggregate, "the uuid of an aggregate of nova's") from None
+
+
+def made(conf: cfg.ConfigOpts, placement: HttpAdapter) -> HostQueue:
+    """Return the queue that a configuration asks for.
+
+    :param conf: with the options of :func:`nova_numa_ext.orchestrator.conf.register_opts`
+    :param placement: a keystoneauth1 adapter of the service's own user
+    :raises InvalidValueError: one of the options, or a file that one names, cannot be used
+    :raises ConfigurationError: names the option that cannot be read
+    """
+    options = jobs_conf.read(conf).queue
+    view = ViewSettings(interval_s=options.hosts_interval_s)
+    aliases = devices.classes_of_aliases(options.pci_alias)
+    hosts = PlacementHosts(placement, view, aliases, aggregate=_uuid(options.aggregate))
+    rules = gpu_options.rules(options.gpu, jobs_conf.GROUP)
+    planner = PlannerSettings(rules, options.most_postponements)
+    return HostQueue(hosts, options.settings(), planner)

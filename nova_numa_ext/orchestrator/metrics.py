@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of an engine of the job service: the table :data:`METRICS` is the only place that names them.
+
+Each engine serves its own. What it counts, it has done itself, so that sums over engines are right; how many jobs wait
+or run is read from the database at each scrape, and is the same for all.
+"""
+
+import bisect
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Protocol
+
+from nova_numa_ext.metrics import BUCKETS, Sample
+from nova_numa_ext.policy.jobs.states import JobState
+from placement_traits.errors import ServiceUnavailableError
+from placement_traits.metrics import MetricSpec
+from placement_traits.reason import Reason
+
+JOBS: Final = "numa_ext_jobs"
+LONGEST_WAIT: Final = "numa_ext_jobs_longest_wait_seconds"
+LEADS: Final = "numa_ext_jobs_engine_leads"
+RECOVERS: Final = "numa_ext_jobs_recovers"
+ROUNDS: Final = "numa_ext_jobs_rounds"
+ROUND_SECONDS: Final = "numa_ext_jobs_round_seconds"
+MOVES: Final = "numa_ext_jobs_moves"
+
+METRICS: Final[dict[str, MetricSpec]] = {
+    metric.name: metric
+    for metric in (
+        MetricSpec(
+            JOBS,
+            "gauge",
+            "Jobs that have not ended, by state. The same for all engines; missing while the database does not answer.",
+            ("state",),
+        ),
+        MetricSpec(
+            LONGEST_WAIT,
+            "gauge",
+            "Time in the queue of the job that has waited longest, held ones included, seconds; 0 without one.",
+        ),
+        MetricSpec(LEADS, "gauge", "1 while this engine leads: one of all engines does."),
+        MetricSpec(
+            RECOVERS,
+            "gauge",
+            "1 while the database is an old one that was restored, and nothing is done for jobs until numa-ext-manage "
+            "recover --commit.",
+        ),
+        MetricSpec(
+            ROUNDS,
+            "counter",
+            "Rounds, by result: led, followed (another engine leads), or failed.",
+            ("result",),
+        ),
+        MetricSpec(ROUND_SECONDS, "histogram", "Durations of rounds that led, seconds."),
+        MetricSpec(
+            MOVES,
+            "counter",
+            "Jobs that this engine has moved to a state, by its first reason's term: claims are moves to claimed, what "
+            "nova or Placement refused are moves to queued.",
+            ("state", "term"),
+        ),
+    )
+}
+
+Waiting = tuple[dict[JobState, int], float]
+"""Jobs by state, and the longest time in the queue, seconds."""
+
+
+class Counted(Protocol):
+    """The jobs that are stored."""
+
+    def counts(self) -> Waiting:
+        """Return how many jobs have not ended."""
+
+
+class EngineMetrics:
+    """Counts of one engine; any thread may count."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._leads = False
+        self._recovers = False
+        self._rounds: dict[str, int] = {}
+        self._moves: dict[tuple[str, str], int] = {}
+        self._seconds = [0.0] * (len(BUCKETS) + 2)
+
+    def moved(self, to: JobState, reasons: Sequence[Reason]) -> None:
+        """Count a job that was moved to a state."""
+        key = (to.value, str(reasons[0].term))
+        with self._lock:
+            self._moves[key] = self._moves.get(key, 0) + 1
+
+    def recovers(self, recovers: bool) -> None:
+        """Take note whether the database is an old one."""
+        with self._lock:
+            self._recovers = recovers
+
+    def round(self, seconds: float, *, led: bool | None) -> None:
+        """Count a round.
+
+        :param led: None where it has failed
+        """
+        result = {True: "led", False: "followed", None: "failed"}[led]
+        with self._lock:
+            self._leads = bool(led)
+            self._rounds[result] = self._rounds.get(result, 0) + 1
+            if led:
+                self._seconds[bisect.bisect_left(BUCKETS, seconds)] += 1
+                self._seconds[-1] += seconds
+
+    def samples(self, jobs: Counted) -> Iterator[Sample]:
+        """Yield the metrics, for :class:`nova_numa_ext.metrics.Exporter`."""
+        yield from _stored(jobs)
+        with self._lock:
+            counted: list[tuple[str, tuple[str, ...], Any]] = [
+                (LEADS, (), float(self._leads)),
+                (RECOVERS, (), float(self._recovers)),
+                *((ROUNDS, (result,), number) for result, number in self._rounds.items()),
+                (ROUND_SECONDS, (), [*self._seconds]),
+                *((MOVES, labels, number) for labels, number in self._moves.items()),
+            ]
+        for name, labels, value in counted:
+            yield METRICS[name], labels, value
+
+
+def _stored(jobs: Counted) -> Iterator[Sample]:
+    try:
+        numbers, longest_s = jobs.counts()
+    except ServiceUnavailableError:
+        return
+    for state in JobState:
+        if not state.final:
+            yield METRICS[JOBS], (state.value,), numbers.get(state, 0)
+    yield METRICS[LONGEST_WAIT], (), longest_s

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that are stored, as the queue and its planners see them."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from nova_numa_ext.orchestrator.store.jobs import NewJob, StoredJob, StoredPart
+from nova_numa_ext.policy.jobs.job import ActiveJob, Job, Part
+from nova_numa_ext.policy.jobs.plan import HostPlace, Plan
+from nova_numa_ext.policy.jobs.states import JobState
+from nova_numa_ext.policy.jobs.terms import JobTerm
+from placement_traits.request import parse
+
+
+def part(stored: StoredPart) -> Part:
+    """Return a part.
+
+    :raises InvalidRequestError: its extra specs have no meaning
+    :raises InvalidValueError: its scopes contradict each other
+    """
+    request = parse(stored.extra_specs, vcpus=stored.sizes.vcpus, memory_mb=stored.sizes.memory_mb)
+    return Part(
+        stored.name,
+        stored.count,
+        stored.flavor,
+        request,
+        stored.image,
+        stored.networks,
+        stored.sizes.disk_gb,
+        stored.wait_for,
+        stored.apart,
+        stored.on_failure,
+    )
+
+
+def job(stored: StoredJob) -> Job:
+    """Return a job.
+
+    :raises InvalidRequestError: extra specs of a part have no meaning
+    :raises InvalidValueError: numbers or parts of it have no meaning
+    """
+    return Job(
+        stored.uuid,
+        stored.project,
+        tuple(part(each) for each in stored.parts),
+        stored.submitted_at,
+        queued_at=stored.queued_at,
+        waited_s=stored.waited_s,
+        priority=stored.priority,
+        walltime_s=stored.walltime_s,
+        deadline_at=stored.deadline_at,
+        max_wait_s=stored.max_wait_s,
+        held=stored.held,
+        not_before=stored.not_before,
+        postponed=stored.postponed,
+        postponed_at=stored.postponed_at,
+        excluded=stored.excluded,
+        refusals=stored.refusals,
+        at_quota=any(each.term == JobTerm.QUOTA for each in stored.reasons),
+        preemptible=stored.preemptible,
+        user=stored.user,
+        name=stored.name,
+    )
+
+
+def submitted(new: NewJob) -> Job:
+    """Return a job that is not stored yet; errors as of :func:`job`."""
+    return Job("", new.project, tuple(part(each) for each in new.parts), submitted_at=0.0)
+
+
+def active(stored: StoredJob, now: float) -> ActiveJob[Plan[HostPlace]]:
+    """Return a job that has places; errors as of :func:`job`.
+
+    A server is where it really is, where that is known, else where it was planned. A job that does not run yet is as if
+    it began to run now. Of one that runs or ends only the servers count of which it is known where they are: others
+    were never made, were deleted, or shelved, and who is promised their places gets none.
+    """
+    started_at = stored.started_at if stored.state is JobState.RUNNING else None
+    return ActiveJob(
+        job(stored),
+        _plan(stored),
+        now if started_at is None else started_at,
+        stored.ending_at if stored.state is JobState.ENDING else None,
+    )
+
+
+def _plan(stored: StoredJob) -> Plan[HostPlace]:
+    plan: Plan[HostPlace] = stored.plan or Plan(())
+    if stored.state not in (JobState.RUNNING, JobState.ENDING):
+        return plan
+    return replace(
+        plan,
+        places=tuple(
+            HostPlace(each.name, host, count)
+            for each in stored.parts
+            for host, count in Counter(each.hosts.values()).items()
+        ),
+    )
+
+
+def settled(stored: StoredJob) -> Iterator[str]:
+    """Yield the servers of a job that hold amounts in Placement: nova claims them before a server has a host."""
+    for each in stored.parts:
+        for member, server in each.servers.items():
+            if server and (member in each.hosts or stored.state is JobState.RUNNING):
+                yield server
+
+
+def unseen(stored: StoredJob, plan: Plan[HostPlace], seen: Collection[str]) -> Plan[HostPlace]:
+    """Return those places of a job that Placement did not show as taken when it was read.
+
+    :param plan: of :func:`active`
+    :param seen: servers that were :func:`settled` by then
+    """
+    places: list[HostPlace] = []
+    for each in stored.parts:
+        left = Counter(
+            {place.host: place.count for place in plan.places if place.part == each.name}
+        )
+        shown = [member for member, server in each.servers.items() if server in seen]
+        left -= Counter(each.hosts[member] for member in shown if member in each.hosts)
+        somewhere = sum(member not in each.hosts for member in shown)
+        hosts = Counter(list(left.elements())[somewhere:])
+        places += [HostPlace(each.name, host, count) for host, count in hosts.items()]
+    return replace(plan, places=tuple(places))

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine says of itself and of the queue, as Prometheus reads it."""
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from nova_numa_ext.metrics import Exporter
+from nova_numa_ext.orchestrator.metrics import METRICS, EngineMetrics
+from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
+from nova_numa_ext.policy.jobs.states import JobState
+from nova_numa_ext.policy.jobs.terms import JobTerm
+from placement_traits.errors import ServiceUnavailableError
+from placement_traits.reason import Reason
+from tests.support.jobs_database import new_job
+
+
+def scraped(metrics, jobs):
+    """Lines with a value, by metric and labels."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Exporter(lambda: metrics.samples(jobs), metrics=METRICS))
+    lines = generate_latest(registry).decode().splitlines()
+    return {
+        name: float(value)
+        for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")
+    }
+
+
+def test_queue_moves_and_rounds_are_counted(database):
+    metrics = EngineMetrics()
+    jobs = Jobs(database, lambda job, why: metrics.moved(job.state, why))
+    first, _second = jobs.create(new_job("first")), jobs.create(new_job("second"))
+    engine = Actor("e")
+    for state, term in (
+        (JobState.PLANNED, JobTerm.PLACED),
+        (JobState.CLAIMED, JobTerm.CLAIMED),
+        (JobState.ENDING, JobTerm.NO_VALID_HOST),
+        (JobState.QUEUED, JobTerm.NO_VALID_HOST),
+        (JobState.PLANNED, JobTerm.PLACED),
+    ):
+        first = jobs.move(first, state, (Reason(term, "x"),), engine)
+    metrics.round(0.02, led=True)
+    metrics.round(9.0, led=False)
+    metrics.round(9.0, led=None)
+    found = scraped(metrics, jobs)
+    assert found['numa_ext_jobs{state="queued"}'] == 1
+    assert found['numa_ext_jobs{state="planned"}'] == 1
+    assert found['numa_ext_jobs{state="running"}'] == 0
+    assert 0 <= found["numa_ext_jobs_longest_wait_seconds"] < 300
+    assert found['numa_ext_jobs_moves_total{state="planned",term="placed"}'] == 2
+    assert found['numa_ext_jobs_moves_total{state="queued",term="no_valid_host"}'] == 1
+    for result in ("led", "followed", "failed"):
+        assert found[f'numa_ext_jobs_rounds_total{{result="{result}"}}'] == 1
+    assert found["numa_ext_jobs_round_seconds_count"] == 1
+    assert found["numa_ext_jobs_round_seconds_sum"] == pytest.approx(0.02)
+    assert found["numa_ext_jobs_engine_leads"] == 0
+    assert found["numa_ext_jobs_recovers"] == 0
+    metrics.recovers(True)
+    assert scraped(metrics, jobs)["numa_ext_jobs_recovers"] == 1
+
+
+def test_a_move_that_fails_is_not_counted(database):
+    metrics = EngineMetrics()
+    jobs = Jobs(database, lambda job, why: metrics.moved(job.state, why))
+    stale = jobs.create(new_job())
+    jobs.move(stale, JobState.PLANNED, (Reason(JobTerm.PLACED, "h"),), Actor("e"))
+    with pytest.raises(Exception, match="has changed since"):
+        jobs.move(stale, JobState.PLANNED, (Reason(JobTerm.PLACED, "h"),), Actor("e"))
+    assert scraped(metrics, jobs)['numa_ext_jobs_moves_total{state="planned",term="placed"}'] == 1
+
+
+def test_an_empty_queue_has_no_wait(database):
+    found = scraped(EngineMetrics(), Jobs(database))
+    assert found["numa_ext_jobs_longest_wait_seconds"] == 0
+    assert found['numa_ext_jobs{state="queued"}'] == 0
+
+
+def test_without_its_database_an_engine_still_says_what_it_did():
+    class Away:
+        def counts(self):
+            raise ServiceUnavailableError("away")
+
+    metrics = EngineMetrics()
+    metrics.round(1.0, led=None)
+    found = scraped(metrics, Away())
+    assert found['numa_ext_jobs_rounds_total{result="failed"}'] == 1
+    assert not any(name.startswith("numa_ext_jobs{") for name in found)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hosts that the queue plans on, read from the real Placement."""
+
+import uuid
+
+import pytest
+
+from emulation.hosts import four_nodes
+from emulation.placement_service import PlacementInProcess
+from nova_numa_ext.orchestrator.cloud.fleet import PlacementHosts
+from nova_numa_ext.orchestrator.decide import HostQueue
+from nova_numa_ext.orchestrator.store.jobs import Sizes
+from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
+from nova_numa_ext.policy.jobs.queue import QueueSettings
+from placement_traits import names
+from placement_traits.errors import ServiceUnavailableError
+from placement_traits.reporter import Reporter
+from placement_traits.tree import desired_tree
+from placement_traits.view import ViewSettings
+from tests.support.faults import FaultyAdapter, lose_request
+from tests.support.filled_placement import FilledPlacement
+from tests.support.hosts import SETTINGS
+from tests.support.jobs_database import part, stored_job
+
+EVERY_S = 10.0
+
+
+class Cloud(FilledPlacement):
+    """Two hosts with agents, one without, each of VCPU 8 and MEMORY_MB 8192, and who reads them.
+
+    :ivar now: seconds that pass when told
+    :ivar fault: what becomes of the reader's requests
+    """
+
+    def __init__(self, adapter):
+        super().__init__(adapter)
+        self.roots = {name: self.compute(name) for name in ("h1", "h2", "plain")}
+        for name in ("h1", "h2"):
+            Reporter(self.client).sync(desired_tree(name, four_nodes(), SETTINGS))
+        self.now, self.fault = 0.0, None
+        self.seen = FaultyAdapter(adapter, lambda _method, _url: self.fault)
+        every = ViewSettings(interval_s=EVERY_S)
+        self.hosts = PlacementHosts(self.seen, every, clock=lambda: self.now)
+
+
+@pytest.fixture
+def cloud():
+    with PlacementInProcess() as placement:
+        yield Cloud(placement.adapter)
+
+
+def server(cloud, host, vcpus):
+    cloud.claim(str(uuid.uuid4()), allocations={cloud.roots[host]: {"VCPU": vcpus}})
+
+
+def free(view, resource=names.VCPU):
+    column = view.classes[resource]
+    left = (view.capacity - view.used)[column]
+    return {view.host_name(row): int(left[row]) for row in range(len(view.roots))}
+
+
+def test_hosts_with_an_agent_are_seen_with_what_nova_and_agents_count(cloud):
+    server(cloud, "h2", 3)
+    view = cloud.hosts.read()
+    assert free(view) == {"h1": 8, "h2": 5}
+    assert free(view, names.LLC_WAY) == {"h1": 52, "h2": 52}
+    assert not view.closed.any()
+
+
+def test_placement_is_asked_again_when_it_is_due_and_not_before(cloud):
+    view = cloud.hosts.read()
+    server(cloud, "h1", 8)
+    cloud.seen.log.clear()
+    assert cloud.hosts.read() is view
+    assert cloud.seen.log == []
+    cloud.now += EVERY_S + 1
+    again = cloud.hosts.read()
+    assert again is not view
+    assert free(again) == {"h1": 0, "h2": 8}
+
+
+def test_what_a_deleted_server_had_is_free_at_the_next_reading(cloud):
+    """Nova deletes its allocation, and Placement raises no generation."""
+    consumer = str(uuid.uuid4())
+    cloud.claim(consumer, allocations={cloud.roots["h1"]: {"VCPU": 8}})
+    assert free(cloud.hosts.read()) == {"h1": 0, "h2": 8}
+    cloud.client.delete(f"/allocations/{consumer}")
+    cloud.now += EVERY_S + 1
+    assert free(cloud.hosts.read()) == {"h1": 8, "h2": 8}
+
+
+def test_a_host_that_nova_has_disabled_is_closed(cloud):
+    cloud.traits(cloud.roots["h1"], names.COMPUTE_DISABLED)
+    view = cloud.hosts.read()
+    assert {view.host_name(row) for row in range(2) if view.closed[row]} == {"h1"}
+
+
+def test_a_placement_that_does_not_answer_is_asked_the_next_time(cloud):
+    cloud.hosts.read()
+    cloud.now += EVERY_S + 1
+    cloud.fault = lose_request
+    with pytest.raises(ServiceUnavailableError):
+        cloud.hosts.read()
+    cloud.fault = None
+    server(cloud, "h1", 8)
+    assert free(cloud.hosts.read()) == {"h1": 0, "h2": 8}
+
+
+def test_jobs_go_where_placement_has_room(cloud):
+    """Eight VCPUs on each host, three of them taken on h1: the tightest host first, then the other."""
+    server(cloud, "h1", 3)
+    queue = HostQueue(cloud.hosts, QueueSettings(), PlannerSettings())
+    sizes = Sizes(5, 512, 0)
+    jobs = [
+        stored_job(uuid=name, parts=(part("p", count=1, sizes=sizes, extra_specs={}),))
+        for name in "abc"
+    ]
+    decided = queue.decide(jobs, [], 1.0)
+    places = {job: [each.host for each in plan.places] for job, plan in decided.starts.items()}
+    assert places == {"a": [cloud.roots["h1"]], "b": [cloud.roots["h2"]]}
+    assert [each.term for each in decided.waits["c"]] == ["no_room"]

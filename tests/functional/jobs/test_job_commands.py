@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack numa job …`` against the API itself: what people see, what scripts read, and a sentence for all else."""
+
+import io
+import json
+import sys
+import time
+from argparse import ArgumentTypeError
+from types import SimpleNamespace
+
+import pytest
+from keystoneauth1.exceptions import ConnectFailure, EndpointNotFound
+from oslo_config import cfg
+from oslo_policy import policy
+
+from nova_numa_ext.cli import job, job_plot, job_request
+from nova_numa_ext.cli.jobs_client import JobRefusedError, JobsClient
+from nova_numa_ext.orchestrator.api import app, policies
+from nova_numa_ext.orchestrator.cloud.user import ProjectQuota, UserFlavor, UserImage, UserNetwork
+from nova_numa_ext.orchestrator.store.database import Database
+from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
+from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
+from nova_numa_ext.policy.jobs.states import JobState
+from nova_numa_ext.policy.jobs.terms import JobTerm
+from placement_traits.errors import (
+    CapabilityMissingError,
+    InvalidValueError,
+    ServiceUnavailableError,
+)
+from placement_traits.reason import Reason
+from tests.support.jobs_database import new_job
+
+GPU = "name=gpu,flavor=big,image=debian,count=2,wait-for=host:600,wait-for=fleet,numa_ext:gpu_policy=topo_p"
+CPU = "name=cpu,flavor=big,image=debian,network=blue"
+
+CLOUD = SimpleNamespace(
+    flavor=lambda name: UserFlavor("f-1", 4, 1024, 12, 10, {}) if name == "big" else None,
+    images=lambda _name: (UserImage("i-1", "active", 5, 512),),
+    networks=lambda _name: (UserNetwork("n-1", "blue"),),
+    available_networks=lambda: (UserNetwork("n-1", "blue"),),
+    quota=ProjectQuota,
+    check_trust=lambda: None,
+    trust=lambda _until: "trust-1",
+    delete_trust=lambda _trust: None,
+)
+
+
+class Adapter:
+    """What keystoneauth is to the commands: the API with what its middleware has found out of a token."""
+
+    def __init__(self, client, *roles, project="project-1"):
+        self._client = client
+        self._headers = {"X-User-Id": "user-1", "X-Project-Id": project, "X-Roles": ",".join(roles)}
+        self.keys = []
+
+    def request(self, path, method, *, microversion, params=(), headers=None, json=None, **_again):
+        self.keys.append((headers or {}).get("Idempotency-Key"))
+        version = {"OpenStack-API-Version": f"numa-ext {microversion}"}
+        answer = self._client.open(
+            path,
+            method=method,
+            query_string=list(params) or None,
+            json=json,
+            headers=self._headers | version | (headers or {}),
+        )
+        return SimpleNamespace(
+            status_code=answer.status_code, text=answer.text, json=lambda: answer.json
+        )
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    database = Database(f"sqlite:///{tmp_path}/jobs.db", sqlite_synchronous=False)
+    database.sync()
+    return Jobs(database)
+
+
+@pytest.fixture
+def client(jobs):
+    conf = cfg.ConfigOpts()
+    enforcer = policy.Enforcer(conf)
+    conf([], default_config_files=[])
+    enforcer.register_defaults(policies.RULES)
+    made = app.make(jobs, EndedTrusts(jobs._database), enforcer, lambda _environ: CLOUD)
+    return made.test_client()
+
+
+@pytest.fixture
+def shell(client):
+    """Run a command; returns exit code, standard output and standard error."""
+
+    def run(command_class, *words, adapter=None, terminal=False):
+        asked = JobsClient(adapter or Adapter(client, "reader", "member"))
+        error = io.StringIO()
+        error.isatty = lambda: terminal
+        shell_app = SimpleNamespace(
+            client_manager=SimpleNamespace(numa=SimpleNamespace(jobs=lambda: asked)),
+            stdout=io.StringIO(),
+            stderr=error,
+        )
+        command = command_class(shell_app, None)
+        code = command.run(command.get_parser("numa").parse_args(list(words)))
+        return code, shell_app.stdout.getvalue(), error.getvalue()
+
+    return run
+
+
+def test_a_job_of_two_parts_is_submitted_and_shown(shell, jobs):
+    words = ["train", "--part", GPU, "--part", CPU, "--walltime", "3600", "--hold"]
+    _, text, _ = shell(job.CreateJob, *words, "-f", "json")
+    shown = json.loads(text)
+    assert (shown["name"], shown["state"], shown["held"]) == ("train", "queued", True)
+    assert shown["reasons"] == "submitted by user-1"
+    (stored,) = jobs.find()
+    assert [(part.name, part.count) for part in stored.parts] == [("gpu", 2), ("cpu", 1)]
+    assert shown["parts"][0]["wait_for"][0] == {"scope": "host", "wait_s": 600}
+    table = shell(job.ShowJob, "train")[1]
+    assert "gpu: 2 × flavor f-1, on host for 600 s, fleet" in table
+    assert "numa_ext:gpu_policy=topo_p" in table
+
+
+def test_a_dry_run_stores_nothing_and_says_so(shell, jobs):
+    code, text, said = shell(job.CreateJob, "train", "--part", CPU, "--dry-run", "-f", "json")
+    assert (code, json.loads(text)["name"], jobs.find()) == (0, "train", [])
+    assert said == "It could be submitted so; nothing was stored.\n"
+
+
+def test_each_submission_has_a_key_of_its_own(shell, client):
+    adapter = Adapter(client, "member", "reader")
+    for _ in range(2):
+        shell(job.CreateJob, "train", "--part", CPU, adapter=adapter)
+    assert len({*adapter.keys}) == 2
+    assert all(adapter.keys)
+
+
+def test_parts_may_come_from_a_file(shell, tmp_path):
+    file = tmp_path / "parts.json"
+    file.write_text(json.dumps([{"name": "a", "flavor": "big", "image": "debian"}]))
+    shown = json.loads(shell(job.CreateJob, "x", "--parts-file", str(file), "-f", "json")[1])
+    assert [part["name"] for part in shown["parts"]] == ["a"]
+    for content, why in (("{", "JSON"), ("{}", "list of parts")):
+        file.write_text(content)
+        with pytest.raises(InvalidValueError, match=why):
+            shell(job.CreateJob, "x", "--parts-file", str(file))
+    with pytest.raises(InvalidValueError, match="No such file"):
+        shell(job.CreateJob, "x", "--parts-file", f"{tmp_path}/none")
+
+
+def test_jobs_are_listed_with_their_place_and_why(shell, jobs):
+    low, high, held = (
+        jobs.create(new_job(name, **more))
+        for name, more in (("low", {}), ("high", {"priority": 5}), ("held", {"held": True}))
+    )
+    jobs.create(new_job("theirs", project="project-2"))
+    rows = json.loads(shell(job.ListJob, "-f", "json")[1])
+    assert [(row["Name"], row["State"], row["Place"]) for row in rows] == [
+        ("low", "queued", "2/3"),
+        ("high", "queued", "1/3"),
+        ("held", "queued (held)", ""),
+    ]
+    assert {row["ID"] for row in rows} == {low.uuid, high.uuid, held.uuid}
+    assert rows[0]["Servers"] == "0/2"
+    assert json.loads(shell(job.ListJob, "--state", "running", "-f", "json")[1]) == []
+    assert len(json.loads(shell(job.ListJob, "--limit", "1", "-f", "json")[1])) == 1
+    for form in ("table", "csv", "value", "yaml"):
+        assert low.uuid in shell(job.ListJob, "-f", form)[1]
+
+
+def test_jobs_of_all_projects_are_for_administrators(shell, client, jobs):
+    jobs.create(new_job("theirs", project="project-2"))
+    with pytest.raises(JobRefusedError, match="Policy does not allow"):
+        shell(job.ListJob, "--all-projects")
+    admin = Adapter(client, "admin")
+    (row,) = json.loads(shell(job.ListJob, "--all-projects", "-f", "json", adapter=admin)[1])
+    assert (row["Name"], row["Project"]) == ("theirs", "project-2")
+
+
+def test_more_jobs_than_a_page_are_listed(client, jobs, monkeypatch):
+    monkeypatch.setattr("nova_numa_ext.cli.jobs_client._PAGE", 2)
+    for name in "abcde":
+        jobs.create(new_job(name))
+    asked = JobsClient(Adapter(client, "reader"))
+    assert [each["name"] for each in asked.jobs()] == list("abcde")
+    assert [each["name"] for each in asked.jobs(most=3)] == list("abc")
+    some = jobs.find()[2]
+    jobs.set(some, Actor("u"), (Reason(JobTerm.HELD, "u"),), held=True)
+    jobs.set(jobs.read(some.uuid), Actor("u"), (Reason(JobTerm.RELEASED, "u"),), held=False)
+    assert len(list(asked.events({"id": some.uuid}))) == 3
+
+
+def test_jobs_are_held_released_and_cancelled(shell, jobs):
+    first, second = jobs.create(new_job("first")), jobs.create(new_job("second"))
+    for command, state in (
+        (job.HoldJob, "queued (held)"),
+        (job.ReleaseJob, "queued"),
+        (job.CancelJob, "queued (cancelled)"),
+    ):
+        code, text, _ = shell(command, "first", second.uuid, "-f", "json")
+        rows = json.loads(text)
+        assert (code, [(row["State"], row["Result"]) for row in rows]) == (0, [(state, "done")] * 2)
+    assert jobs.read(first.uuid).cancelled
+
+
+def test_a_job_that_refuses_leaves_the_others(shell, jobs):
+    jobs.create(new_job("good"))
+    code, text, _ = shell(job.HoldJob, "none", "good", "-f", "json")
+    assert code == 1
+    refused, done = json.loads(text)
+    assert "id or name of a job that you may see" in refused["Result"]
+    assert done["State"] == "queued (held)"
+
+
+def test_a_name_of_several_jobs_is_no_reference(shell, jobs):
+    twins = [jobs.create(new_job("twin")) for _ in range(2)]
+    with pytest.raises(InvalidValueError) as raised:
+        shell(job.ShowJob, "twin")
+    assert all(twin.uuid in str(raised.value) for twin in twins)
+
+
+def test_explain_says_what_happened_and_why_it_waits(shell, jobs):
+    found = jobs.create(new_job("train"))
+    jobs.set(found, Actor("engine-1"), (Reason(JobTerm.BEHIND, "job-0"),), postponed=1)
+    rows = json.loads(shell(job.ExplainJob, "train", "-f", "json")[1])
+    assert [(row["By"], row["Why"]) for row in rows] == [
+        ("user-1", "submitted by user-1"),
+        ("engine-1", "behind another job, which finds no place"),
+        ("", "behind another job, which finds no place"),
+        ("", "place in the queue: 1/1"),
+    ]
+    assert len(json.loads(shell(job.ExplainJob, "train", "--now", "-f", "json")[1])) == 2
+
+
+def test_watch_follows_a_job_to_its_end(shell, jobs, monkeypatch):
+    found = jobs.create(new_job("train"))
+    moves = iter([(JobState.CANCELLED, JobTerm.CANCELLED)])
+
+    def sleep(seconds):
+        assert seconds == 5.0
+        state, term = next(moves)
+        jobs.move(jobs.read(found.uuid), state, (Reason(term, "user-1"),), Actor("e"))
+
+    monkeypatch.setattr(job, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    code, text, said = shell(job.WatchJob, "train", "-f", "json", terminal=True)
+    assert (code, json.loads(text)["state"]) == (1, "cancelled")
+    assert "queued: submitted by user-1" in said
+    assert "\rqueued: 1/1" in said
+    assert "cancelled: " in said.splitlines()[-1]
+
+
+def test_watch_gives_up_in_time(shell, jobs):
+    jobs.create(new_job("train"))
+    code, text, said = shell(job.WatchJob, "train", "--timeout", "0", "-f", "json")
+    assert (code, json.loads(text)["state"]) == (1, "queued")
+    assert "\r" not in said, "nothing is drawn where no terminal is"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("name", "name is not allowed"),
+        ("name=", "name= is not allowed"),
+        ("name=a,colour=red", "colour=red is not allowed; allowed: name="),
+        ("name=a,name=b", "given twice"),
+        ("on-failure=keep,on-failure=fail", "given twice"),
+        ("count=0", "a whole number from 1 to 1024"),
+        ("on-failure=cry", "on-failure=cry is not allowed"),
+        ("apart=maybe", "apart=maybe is not allowed"),
+        ("wait-for=moon", "wait-for=moon is not allowed"),
+        ("wait-for=host:soon", "soon is not allowed; allowed: a number"),
+    ],
+)
+def test_a_part_that_has_no_meaning_is_refused_in_a_sentence(text, sentence):
+    with pytest.raises(ArgumentTypeError) as raised:
+        job_request.part(text)
+    assert sentence in str(raised.value)
+
+
+def test_a_comma_in_a_value_is_written_twice():
+    assert job_request.part("name=a,flavor=x,,y") == {"name": "a", "flavor": "x,y"}
+
+
+def test_times_are_utc_unless_they_say_otherwise():
+    assert job_request.moment("1970-01-02T00:00") == 86_400.0
+    assert job_request.moment("1970-01-02T00:00+01:00") == 82_800.0
+    with pytest.raises(ArgumentTypeError, match="tomorrow is not allowed"):
+        job_request.moment("tomorrow")
+
+
+def test_what_the_service_refuses_is_its_own_sentence(shell):
+    with pytest.raises(InvalidValueError, match="none"):
+        shell(job.ShowJob, "none")
+    with pytest.raises(JobRefusedError, match="There is no job"):
+        shell(job.ShowJob, "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa")
+    with pytest.raises(JobRefusedError, match="flavor"):
+        shell(job.CreateJob, "x", "--part", "name=a,flavor=none,image=debian")
+
+
+def raising(error):
+    def request(*_words, **_options):
+        raise error
+
+    return SimpleNamespace(request=request)
+
+
+def answering(status, text):
+    def no_json():
+        raise ValueError(text)
+
+    answer = SimpleNamespace(status_code=status, text=text, json=no_json)
+    return SimpleNamespace(request=lambda *_words, **_options: answer)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "kind", "sentence"),
+    [
+        (raising(EndpointNotFound()), CapabilityMissingError, "no endpoint of service type"),
+        (raising(ConnectFailure("away")), ServiceUnavailableError, "The job service: away"),
+        (answering(502, "<html>"), ServiceUnavailableError, "The job service: 502: <html>"),
+        (answering(401, "no"), JobRefusedError, "401: no"),
+    ],
+)
+def test_a_service_that_is_not_there_is_a_sentence(shell, adapter, kind, sentence):
+    with pytest.raises(kind) as raised:
+        shell(job.ListJob, adapter=adapter)
+    assert sentence in str(raised.value)
+
+
+JOBS = [
+    {"submitted_at": 0.0, "started_at": 60.0, "ended_at": 120.0, "parts": [{"count": 2}]},
+    {"submitted_at": 30.0, "started_at": None, "ended_at": 90.0, "parts": [{"count": 4}]},
+    {"submitted_at": 60.0, "started_at": 90.0, "ended_at": None, "parts": [{"count": 1}]},
+    {"submitted_at": 100.0, "started_at": None, "ended_at": None, "parts": [{"count": 8}]},
+]
+
+
+def test_queue_waiting_and_use_are_counted_of_jobs_times():
+    assert job_plot.queue_length(JOBS, 150.0) == [
+        *((0.0, 1), (30.0, 2), (60.0, 2), (90.0, 0), (100.0, 1), (150.0, 0))
+    ]
+    assert job_plot.use(JOBS, 150.0) == [(60.0, 2), (90.0, 3), (120.0, 1), (150.0, 0)]
+    waits = [(0.0, 60.0), (30.0, 60.0), (60.0, 30.0), (100.0, 50.0)]
+    assert job_plot.waiting(JOBS, 150.0) == waits
+
+
+def test_they_are_drawn_into_a_file(shell, jobs, tmp_path):
+    jobs.create(new_job("train"))
+    shell(job.ListJob, "--plot", f"{tmp_path}/queue.png")
+    assert (tmp_path / "queue.png").read_bytes().startswith(b"\x89PNG")
+    for name, why in (("queue.xyz", "ends in .png"), ("none/queue.png", "No such file")):
+        with pytest.raises(InvalidValueError, match=why):
+            shell(job.ListJob, "--plot", f"{tmp_path}/{name}")
+    with pytest.raises(InvalidValueError, match="at least one job"):
+        shell(job.ListJob, "--state", "done", "--plot", f"{tmp_path}/queue.png")
+
+
+def test_without_matplotlib_a_plot_is_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(CapabilityMissingError, match="matplotlib is not installed"):
+        job_plot.draw(JOBS, 150.0, tmp_path / "queue.png")

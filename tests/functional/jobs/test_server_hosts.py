@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a server is, by what it holds in a real Placement."""
+
+import uuid
+
+from nova_numa_ext.orchestrator.cloud.hosts import ServerHosts
+
+
+def test_a_server_is_where_its_cpus_are(placement):
+    """host ─ node (VCPU); its disk is of a pool that hosts share."""
+    host, pool = placement.compute("host"), placement.compute("pool", DISK_GB=100)
+    node = placement.child(host, "node", VCPU=4)
+    server = str(uuid.uuid4())
+    hosts = ServerHosts(placement.connect())
+    assert hosts.host(server) is None
+    placement.claim(server, allocations={pool: {"DISK_GB": 10}, node: {"VCPU": 1}})
+    assert hosts.host(server) == host
+
+
+def test_a_server_is_looked_up_again_when_nova_has_moved_it(placement):
+    first, second = (placement.compute(name) for name in ("first", "second"))
+    server = str(uuid.uuid4())
+    client = placement.connect()
+    hosts = ServerHosts(client)
+    placement.claim(server, allocations={first: {"VCPU": 1}})
+    assert hosts.host(server, "id-of-first") == first
+    placement.client.call("DELETE", f"/allocations/{server}")
+    placement.claim(server, allocations={second: {"VCPU": 1}})
+    asked = client.counters.requests
+    assert hosts.host(server, "id-of-first") == first
+    assert client.counters.requests == asked, "the same host id is not asked for again"
+    assert hosts.host(server, "id-of-second") == second
+    placement.client.call("DELETE", f"/allocations/{server}")
+    assert hosts.host(server) is None, "without a host id Placement is asked each time"
