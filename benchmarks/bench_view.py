@@ -33,22 +33,32 @@ CONTROLLERS: Final = 3
 
 
 @contextmanager
-def placement(hosts: int) -> Iterator[tuple[adapter.Adapter, int, int]]:
-    """Start Placement with so many hosts; yields an adapter, the number of providers, and the server's pid."""
-    command = [sys.executable, "-m", "benchmarks.placement_server", str(hosts)]
+def placement(hosts: int, free: int = 0) -> Iterator[tuple[adapter.Adapter, int, int]]:
+    """Start Placement with so many hosts; yields an adapter, the number of providers, and the server's pid.
+
+    :param free: one of so many has room, see :func:`.placement_server.is_full`; 0: nothing is on any host
+    """
+    with served("benchmarks.placement_server", str(hosts), str(free)) as (http, words, pid):
+        yield http, int(words[0]), pid
+
+
+@contextmanager
+def served(module: str, *arguments: str) -> Iterator[tuple[adapter.Adapter, list[str], int]]:
+    """Start a module that serves Placement until its standard input ends; yields an adapter, and the process's id.
+
+    Between them are the words that it prints behind its port.
+    """
+    command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
     server = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     assert server.stdin is not None
     assert server.stdout is not None
     try:
-        port, providers = server.stdout.readline().split()
+        port, *words = server.stdout.readline().split()
         auth = token_endpoint.Token(f"http://127.0.0.1:{port}", "admin")
-        yield (
-            adapter.Adapter(session.Session(auth), service_type="placement"),
-            int(providers),
-            server.pid,
-        )
+        http = adapter.Adapter(session.Session(auth), service_type="placement")
+        yield http, words, server.pid
     finally:
         server.stdin.close()
         server.wait()

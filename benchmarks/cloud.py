@@ -10,7 +10,7 @@ import datetime
 import itertools
 import random
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -194,6 +194,7 @@ class Cloud:
     count: int
     seed: int
     fitting: int | None = None
+    traits: Callable[[int], frozenset[str]] = lambda _number: frozenset()
     views: dict[str, HostView] = field(default_factory=dict)
     version: int = 0
 
@@ -434,7 +435,7 @@ class Cloud:
         return HostView(
             _uuid(number),
             name,
-            traits,
+            traits | self.traits(number),
             RdtView(_uuid(number, _RDT), Amount(14, 6)),
             domains,
             tuple(

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The real Placement on SQLite with a whole fleet in it, serving HTTP on loopback from a process of its own.
 
-``python -m benchmarks.placement_server HOSTS`` prints the port when it is ready and serves until its standard input
-ends. Rows are written in bulk: the same rows that our reporter and nova-compute would have made, one request each.
+``python -m benchmarks.placement_server HOSTS [FREE]`` prints the port when it is ready and serves until its standard
+input ends. One of FREE hosts has room and the others are full; without FREE nothing is on any host. Rows are written in
+bulk: the same rows that our reporter and nova-compute would have made, one request each.
 """
 
 import sys
@@ -62,6 +63,7 @@ class Rows:
         self.providers: list[dict[str, Any]] = []
         self.inventories: list[dict[str, Any]] = []
         self.provider_traits: list[dict[str, Any]] = []
+        self.allocations: list[dict[str, Any]] = []
         self._ids = count(1)
 
     def add(self, name: str, its_uuid: str, traits: Any, inventories: Any, root: int = 0) -> int:
@@ -96,8 +98,11 @@ class Rows:
             )
         return row
 
-    def add_host(self, number: int) -> None:
-        """Add one host with nova's root, our children, and nova's PCI providers."""
+    def add_host(self, number: int, *, full: bool = False) -> None:
+        """Add one host with nova's root, our children, and nova's PCI providers.
+
+        :param full: one server has all of its shared CPUs, memory and GPUs
+        """
         desired, its_uuid = tree(number), root_uuid(number)
         traits = {*desired.root_traits, "HW_CPU_X86_AVX2", "COMPUTE_NODE"}
         root = self.add(desired.root, its_uuid, traits, NOVA)
@@ -108,7 +113,25 @@ class Rows:
         for gpu in topology(number).gpus:
             name = f"{desired.root}_{gpu.address}"
             novas = str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
-            self.add(name, novas, (names.MANAGED_PCI_DEVICE,), {names.PGPU: Inventory(1)}, root)
+            gpu_row = self.add(
+                name, novas, (names.MANAGED_PCI_DEVICE,), {names.PGPU: Inventory(1)}, root
+            )
+            if full:
+                self._take(gpu_row, {names.PGPU: 1}, its_uuid)
+        if full:
+            whole = {name: NOVA[name].total for name in (names.VCPU, names.MEMORY_MB)}
+            self._take(root, whole, its_uuid)
+
+    def _take(self, row: int, amounts: dict[str, int], consumer: str) -> None:
+        self.allocations += [
+            {
+                "resource_provider_id": row,
+                "consumer_id": consumer,
+                "resource_class_id": self.classes[name],
+                "used": amount,
+            }
+            for name, amount in amounts.items()
+        ]
 
     def add_beat(self, number: int) -> None:
         """Add the beat of one host's agent, some minutes old."""
@@ -118,8 +141,16 @@ class Rows:
         self.add(beats.provider(host), beats.provider_uuid(host), (names.BEAT,), inventories)
 
 
-def fill(adapter: Any, hosts: int) -> int:
-    """Write the fleet into the database; returns the number of providers."""
+def is_full(number: int, free: int) -> bool:
+    """Return whether host ``number`` is full where one of so many has room; with 0 none is."""
+    return bool(free) and number % free > 0
+
+
+def fill(adapter: Any, hosts: int, free: int = 0) -> int:
+    """Write the fleet into the database; returns the number of providers.
+
+    :param free: as of :func:`is_full`
+    """
     from placement.db.sqlalchemy import models
     from placement.db_api import get_placement_engine
 
@@ -141,11 +172,13 @@ def fill(adapter: Any, hosts: int) -> int:
             dict(connection.execute(names_and_ids(models.ResourceClass)).all()),
         )
         for number in range(hosts):
-            rows.add_host(number)
+            rows.add_host(number, full=is_full(number, free))
             rows.add_beat(number)
         connection.execute(models.ResourceProvider.__table__.insert(), rows.providers)
         connection.execute(models.Inventory.__table__.insert(), rows.inventories)
         connection.execute(models.ResourceProviderTrait.__table__.insert(), rows.provider_traits)
+        if rows.allocations:
+            connection.execute(models.Allocation.__table__.insert(), rows.allocations)
     return len(rows.providers)
 
 
@@ -169,14 +202,14 @@ class Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
 
-def serve(hosts: int) -> Iterator[str]:
+def serve(hosts: int, free: int) -> Iterator[str]:
     """Fill and serve; yields the line for the parent, then serves until standard input ends."""
     import threading
 
     from emulation.placement_service import PlacementInProcess
 
     with PlacementInProcess() as placement:
-        providers = fill(placement.adapter, hosts)
+        providers = fill(placement.adapter, hosts, free)
         server = make_server("127.0.0.1", 0, placement.application, Server, Quiet)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"{server.server_port} {providers}"
@@ -185,8 +218,9 @@ def serve(hosts: int) -> Iterator[str]:
 
 
 def main() -> int:
-    """Serve as many hosts as the first argument names."""
-    for line in serve(int(sys.argv[1])):
+    """Serve as many hosts as the first argument names; the second is as of :func:`is_full`."""
+    hosts, free = (*map(int, sys.argv[1:]), 0)[:2]
+    for line in serve(hosts, free):
         print(line, flush=True)
     return 0
 

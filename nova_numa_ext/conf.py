@@ -9,7 +9,7 @@ from oslo_config import cfg
 
 from nova_numa_ext.policy.modes import Mode
 from placement_traits import oslo_options
-from placement_traits.options import HostAddress, Port, Section, option
+from placement_traits.options import HostAddress, Port, Section, option, part
 from placement_traits.view import ViewSettings
 
 GROUP: Final = "numa_ext"
@@ -39,6 +39,45 @@ def _gpu_weight(what: str, change: str) -> Any:
         minimum=0.0,
         change=change,
         leave="flavors already carry min_utility: its meaning moves with this weight",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOptions(Section):
+    """How GPUs are judged: a part of the sections of all who judge them."""
+
+    section: ClassVar = GROUP
+    title: ClassVar = "Utility of sets of GPUs"
+
+    communication_weight: float = _gpu_weight(
+        "the distance of GPUs that communicate",
+        "jobs spend their time in exchange between GPUs; try it with openstack numa simulate first",
+    )
+    interference_weight: float = _gpu_weight(
+        "the slowdown by neighbours, suffered and caused,",
+        "jobs disturb each other on the buses more than the model predicts",
+    )
+    fragmentation_weight: float = _gpu_weight(
+        "breaking whole sockets of free GPUs",
+        "large jobs find no free socket though enough GPUs are free",
+    )
+    profiles: str = option(
+        "",
+        "YAML or JSON file with measured run times of jobs on GPUs, read at the start.\n\n"
+        "A profile named like a flavor is that flavor's; one named ``comm-0`` to ``comm-4`` belongs to all "
+        "flavors with that ``numa_ext:gpu_comm``. Empty: built-in profiles by ``numa_ext:gpu_comm``. A file that "
+        "cannot be used keeps the process from starting.",
+        change="you have measured run times of your own jobs",
+        leave="you have not: flavors are then judged by gpu_comm alone",
+    )
+    distances: str = option(
+        "",
+        "YAML or JSON file with measured distances between GPUs, read at the start.\n\n"
+        "An entry belongs to all hosts whose GPUs have the addresses that it lists. Empty, and for all other "
+        "hosts: the distance of two GPUs follows from the levels between them (1 at a GPU, 20 above) and from "
+        "NVLinks. A file that cannot be used keeps the process from starting.",
+        change="you have measured copies between GPUs, and levels and links do not give their order",
+        leave="you have not: levels and links are right for NVLink and PCIe",
     )
 
 
@@ -229,6 +268,19 @@ class SchedulerOptions(Section):
         change="the best host of the whole cloud must be found whatever it costs: 0",
         leave="decisions are fast enough: hosts beyond the first hundred are hardly ever chosen",
     )
+    job_hint_keys: tuple[str, ...] = option(
+        (),
+        "Keys of the job service's scheduler hints: those of ``[numa_ext_jobs]job_hint_keys``.\n\n"
+        "By such a hint the job service names the hosts that it planned, which users may not do themselves: it is "
+        "sealed with the first of its keys, and counts if one of these opens it. Without keys none counts, and a "
+        "server that is made with one is refused. A key is 32 random bytes in URL-safe base64: "
+        "``python3 -c 'from cryptography.fernet import Fernet; print(Fernet.generate_key().decode())'``. For a new "
+        "key, give both here, restart nova-scheduler, then give the new one to the job service. Keep the old one "
+        "while servers made with it run: without it a move heeds the flavor alone.",
+        secret=True,
+        change="the job service runs in this cloud",
+        leave="there is no job service",
+    )
     metrics_address: HostAddress = option(
         HostAddress("127.0.0.1"),
         "Address of the Prometheus endpoint. It has no authentication: keep it on loopback.",
@@ -243,36 +295,7 @@ class SchedulerOptions(Section):
         change="a Prometheus scrapes this controller",
         leave="none does",
     )
-    gpu_communication_weight: float = _gpu_weight(
-        "the distance of GPUs that communicate",
-        "jobs spend their time in exchange between GPUs; try it with openstack numa simulate first",
-    )
-    gpu_interference_weight: float = _gpu_weight(
-        "the slowdown by neighbours, suffered and caused,",
-        "jobs disturb each other on the buses more than the model predicts",
-    )
-    gpu_fragmentation_weight: float = _gpu_weight(
-        "breaking whole sockets of free GPUs",
-        "large jobs find no free socket though enough GPUs are free",
-    )
-    gpu_profiles: str = option(
-        "",
-        "YAML or JSON file with measured run times of jobs on GPUs, read when nova-scheduler starts.\n\n"
-        "A profile named like a flavor is that flavor's; one named ``comm-0`` to ``comm-4`` belongs to all "
-        "flavors with that ``numa_ext:gpu_comm``. Empty: built-in profiles by ``numa_ext:gpu_comm``. A file that "
-        "cannot be used keeps nova-scheduler from starting.",
-        change="you have measured run times of your own jobs",
-        leave="you have not: flavors are then judged by gpu_comm alone",
-    )
-    gpu_distances: str = option(
-        "",
-        "YAML or JSON file with measured distances between GPUs, read when nova-scheduler starts.\n\n"
-        "An entry belongs to all hosts whose GPUs have the addresses that it lists. Empty, and for all other "
-        "hosts: the distance of two GPUs follows from the levels between them (1 at a GPU, 20 above) and from "
-        "NVLinks. A file that cannot be used keeps nova-scheduler from starting.",
-        change="you have measured copies between GPUs, and levels and links do not give their order",
-        leave="you have not: levels and links are right for NVLink and PCIe",
-    )
+    gpu: GpuOptions = part(GpuOptions, prefix="gpu_")
     weight_multiplier: float = option(
         10.0,
         "Multiplier of NumaExtWeigher among nova's weighers.\n\n"

@@ -4,9 +4,9 @@
 Nova (compute API microversion 2.86 or later) looks a key up by its exact name and else by each validator's name
 pattern, one key at a time. So there is one validator per key of :data:`~placement_traits.request.EXTRA_SPECS`, and one
 whose pattern is the whole namespace: it only ever sees keys that do not exist, and can name the key that was meant.
-Amounts of ``CUSTOM_LLC_NEIGHBOURHOOD`` are checked in the groups that our documentation names, and
-``CUSTOM_NUMA_EXT_PROBE`` is refused there: nova's own validator, which takes any integer, has a pattern for all custom
-classes, and only an exact name is sure to come before it.
+Amounts of ``CUSTOM_LLC_NEIGHBOURHOOD`` are checked in the groups that our documentation names, and classes that no
+server may take, such as ``CUSTOM_NUMA_EXT_PROBE``, are refused there: nova's own validator, which takes any integer,
+has a pattern for all custom classes, and only an exact name is sure to come before it.
 Nova turns its ``ValidationError`` into HTTP 400.
 """
 
@@ -50,15 +50,16 @@ def register() -> list[base.ExtraSpecValidator]:
         )
         for group in _GROUPS
     ]
-    probes = [
+    refused = [
         _Validator(
-            name=f"resources{group}:{names.PROBE}",
-            description="Not for flavors: with it the view of Placement counts hosts.",
+            name=f"resources{group}:{each}",
+            description="Not for flavors: no server may take it.",
             value={"type": int},
         )
+        for each in names.NOT_FOR_FLAVORS
         for group in ("", *_GROUPS)
     ]
-    return [*known, unknown, *neighbourhoods, *probes]
+    return [*known, unknown, *neighbourhoods, *refused]
 
 
 def _nova_type(spec: request.ExtraSpec) -> dict[str, Any]:

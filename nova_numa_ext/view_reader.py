@@ -42,7 +42,6 @@ LOG = logging.getLogger(__name__)
 
 # One request may be sent twice, and may need a new token first; building the arrays of a large fleet takes seconds.
 _REQUESTS_OF_SILENCE: Final = 6
-_SECONDS_BETWEEN_TRIES: Final = 30.0
 BEAT_S: Final = 1.0
 
 
@@ -176,26 +175,7 @@ def _serve(stem: Path, options: our_conf.SchedulerOptions, view: metrics.View) -
         return
     exporter = metrics.Exporter(lambda: metrics.of_view(view), lambda: metrics.of_workers(stem))
     where = options.metrics_address, options.metrics_port
-    threading.Thread(target=_serve_once, args=(exporter, *where), daemon=True).start()
-
-
-def _serve_once(exporter: metrics.Exporter, address: str, port: int) -> None:
-    """Begin to serve, again and again while the port cannot be had."""
-    failed = False
-    while True:
-        try:
-            metrics.serve(exporter, address, port)
-        except ImportError as error:
-            LOG.error("There are no metrics, install the extra 'metrics': %s", error)
-            return
-        except OSError as error:
-            if not failed:
-                LOG.error("There are no metrics on %s port %d yet: %s", address, port, error)
-            failed = True
-            time.sleep(_SECONDS_BETWEEN_TRIES)
-        else:
-            LOG.info("Metrics are on http://%s:%d/metrics.", address, port)
-            return
+    threading.Thread(target=metrics.keep_serving, args=(exporter, *where), daemon=True).start()
 
 
 def _mistake(error: oslo_options.ConfigurationError) -> None:

@@ -20,8 +20,11 @@ from nova_numa_ext.policy.numa.cells import GuestCell
 from nova_numa_ext.policy.numa.score import SCORED, Floats, HostOffer, Scores
 from nova_numa_ext.policy.picks import Pick, each_part
 from nova_numa_ext.policy.terms import Term
-from nova_numa_ext.scheduler import moves, nova_objects
+from nova_numa_ext.scheduler import groups, moves, nova_objects
+from nova_numa_ext.scheduler.group_plan import GroupPlaces
+from nova_numa_ext.scheduler.groups import ServerGroup
 from nova_numa_ext.scheduler.judge import DecisionContext, HostVerdict, Judge, verdict
+from nova_numa_ext.scheduler.planned import Planned
 from placement_traits.reason import Reason
 from placement_traits.request import (
     InvalidRequestError,
@@ -41,20 +44,29 @@ class ParsedSpec:
     :param request: the parsed flavor; None when it is invalid
     :param problems: what is wrong with the flavor, one sentence each
     :param guest: the guest's NUMA cells
+    :param planned: what the plan of a job says about it; None: it belongs to no job
+    :param group: of which it is, where something is requested of the network
     """
 
     server: str
     request: WorkloadRequest | None
     problems: tuple[str, ...] = ()
     guest: tuple[GuestCell, ...] = ()
+    planned: Planned | None = None
+    group: ServerGroup | None = None
 
 
-def parse_spec(spec: Any, host_states: Sequence[Any] = ()) -> ParsedSpec:
-    """Read a RequestSpec that has a key of ours.
+def parse_spec(
+    spec: Any, host_states: Sequence[Any] = (), planned: Planned | None = None
+) -> ParsedSpec:
+    """Read a RequestSpec that has a key of ours, or belongs to a job.
 
     :param host_states: the hosts among which nova looks for one
+    :param planned: what the plan of its job says
     """
     extra_specs = dict(spec.flavor.extra_specs) if "extra_specs" in spec.flavor else {}
+    if planned is not None:
+        extra_specs = {**planned.extra_specs, **extra_specs}
     traits = nova_objects.image_traits(spec)
     try:
         request = parse(
@@ -69,9 +81,13 @@ def parse_spec(spec: Any, host_states: Sequence[Any] = ()) -> ParsedSpec:
             LOG.warning(
                 "Server %s may move although its flavor is wrong: %s", spec.instance_uuid, error
             )
-            return ParsedSpec(spec.instance_uuid, None)
-        return ParsedSpec(spec.instance_uuid, None, error.problems)
-    return ParsedSpec(spec.instance_uuid, request, guest=nova_objects.guest_cells(spec))
+            return ParsedSpec(spec.instance_uuid, None, planned=planned)
+        return ParsedSpec(spec.instance_uuid, None, error.problems, planned=planned)
+    if planned is not None and planned.any_utility:
+        request = replace(request, min_utility=0.0)
+    guest = nova_objects.guest_cells(spec)
+    group = groups.read(spec, host_states)
+    return ParsedSpec(spec.instance_uuid, request, guest=guest, planned=planned, group=group)
 
 
 @dataclass(frozen=True)
@@ -82,12 +98,14 @@ class Judged:
     :param verdicts: by root provider, in the order in which they were judged
     :param hosts: how many hosts there were; those that were not judged are not refused, either
     :param exhausted: a short list was tried, but too few hosts passed; None: all were judged from the beginning
+    :param group: where the servers of its group go that have no host yet
     """
 
     parsed: ParsedSpec
     verdicts: Mapping[str, HostVerdict]
     hosts: int
     exhausted: bool | None = None
+    group: GroupPlaces | None = None
 
     @cached_property
     def passed(self) -> list[HostVerdict]:
@@ -151,7 +169,11 @@ class Judged:
             for row, offer in enumerate(offers):
                 values = score.terms(request, offer, most)
                 rows[row] = [np.nan if values[term] is None else values[term] for term in SCORED]
-        return Scores.made(rows, weights, {Term.SILENT: silent, Term.REFUSED: refused})
+        last = {Term.SILENT: silent, Term.REFUSED: refused}
+        planned = self.parsed.planned
+        if planned is not None and planned.spare:
+            last[Term.SPARE] = [uuid in planned.spare for uuid in root_uuids]
+        return Scores.made(rows, weights, last)
 
 
 def judge(parsed: ParsedSpec, spec: Any, context: DecisionContext) -> Callable[[Any], HostVerdict]:
@@ -171,6 +193,10 @@ def _judge(parsed: ParsedSpec, spec: Any, context: DecisionContext) -> Callable[
     def all_alike(*reasons: Reason) -> Callable[[Any], HostVerdict]:
         return lambda state: verdict(state, reasons)
 
+    if parsed.planned is not None and parsed.planned.problem:
+        return all_alike(Reason(Term.JOB_HINT, parsed.planned.problem))
+    if parsed.group is not None and parsed.group.problem:
+        return all_alike(Reason(Term.GROUP, parsed.group.problem))
     if parsed.request is None:
         return all_alike(*(Reason(Term.FLAVOR, problem) for problem in parsed.problems))
     state = context.snapshot.state

@@ -13,6 +13,7 @@ from nova_numa_ext.policy.numa.cells import CpuPolicy, GuestCell, Prediction
 from nova_numa_ext.policy.numa.home import Home, home
 from nova_numa_ext.policy.numa.score import HostOffer
 from nova_numa_ext.policy.picks import Pick, with_amounts, with_neighbours, without_class
+from nova_numa_ext.policy.remote_gpu.reach import ClientHost, Reach
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.scheduler import compat, gpus, nova_objects
 from placement_traits.fleet import HostView
@@ -89,6 +90,7 @@ class DecisionContext:
     :param pack: packing strategy where a host does not publish its own
     :param planner: judges GPUs
     :param modes: of the hosts that are not to be refused, by root provider
+    :param reach: judges remote GPUs; None where none are asked for, or nothing is known of them
     """
 
     snapshot: FleetSnapshot
@@ -99,6 +101,7 @@ class DecisionContext:
     pack: bool = False
     planner: gpus.GpuPlanner = field(default_factory=gpus.GpuPlanner)
     modes: Mapping[str, Mode] = field(default_factory=dict)
+    reach: Reach | None = None
 
 
 def _no_gpus(_: Candidate) -> None:
@@ -107,6 +110,11 @@ def _no_gpus(_: Candidate) -> None:
 
 def _unknown(_: Candidate) -> None:
     """A floating guest has no cells, and of some hosts nova knows none."""
+
+
+def _client(host_state: Any, view: HostView | None) -> ClientHost:
+    traits = None if view is None else view.traits
+    return ClientHost(host_state.uuid, host_state.nodename, traits)
 
 
 def dedicated_alike(guest: Sequence[GuestCell]) -> int:
@@ -162,7 +170,7 @@ class Judge:
         reasons = requirements.local_memory(self._request, own_cells)
         if self._fresh:
             reasons = (*requirements.capabilities(self._request, view), *reasons)
-            reasons = (*self._silent(view), *reasons)
+            reasons = (*self._silent(view), *reasons, *self._unreached(host_state, view))
         if reasons:
             return verdict(host_state, reasons)
         predicted = self.predictions(host_state, view, known)
@@ -195,7 +203,7 @@ class Judge:
             homes(best) if best else None,
             best,
             self._guest,
-            chosen.utility if chosen else None,
+            chosen.utility if chosen else self._nearness(host_state, view),
         )
         return verdict(host_state, (), ranked, offer)
 
@@ -224,6 +232,16 @@ class Judge:
         if devices is not None and best.gpus is not None:
             return devices.refusal(best.gpus)
         return self._gpus.unknown if self._fresh else ()
+
+    def _unreached(self, host_state: Any, view: HostView | None) -> tuple[Reason, ...]:
+        """Return why the server cannot have its remote GPUs on the host."""
+        reach = self._context.reach
+        return () if reach is None else reach.reasons(_client(host_state, view))
+
+    def _nearness(self, host_state: Any, view: HostView | None) -> float | None:
+        """Return how near the server's remote GPUs are, as utility; None where it asks for none."""
+        reach = self._context.reach
+        return None if reach is None else reach.nearness(_client(host_state, view))
 
     def _silent(self, view: HostView | None) -> tuple[Reason, ...]:
         """Refuse a host whose agent is silent, where that is configured; elsewhere it only comes last."""

@@ -26,6 +26,11 @@ def keeps_its_flavor(spec: Any, host_states: Iterable[Any]) -> bool:
         return True
 
 
+def is_move(spec: Any, host_states: Iterable[Any]) -> bool:
+    """Return whether a RequestSpec is of a server that exists: of anything but a create."""
+    return _cell(spec) is not None or _known(spec, host_states) is not None
+
+
 def _cell(spec: Any) -> Any:
     """Return nova's cell that a server must stay in: nova names it for everything but a create."""
     destination = spec.requested_destination if "requested_destination" in spec else None

@@ -17,11 +17,18 @@ from nova import conf as nova_conf
 from nova import utils
 from oslo_config import cfg
 
-from nova_numa_ext.conf import GROUP, SchedulerOptions, read, register_opts
+from nova_numa_ext import endpoints
+from nova_numa_ext.conf import GROUP, SchedulerOptions, read, register_opts, view_settings
+from nova_numa_ext.fabrics import PlacementFabrics
 from nova_numa_ext.gpu_options import rules
+from nova_numa_ext.job_hint import hint_keys
+from nova_numa_ext.policy.network.planner import plan
 from nova_numa_ext.scheduler import fleet
+from nova_numa_ext.scheduler.group_plan import GroupPlanner
 from nova_numa_ext.scheduler.measures import Measures
+from nova_numa_ext.scheduler.remote_gpus import RemoteGpuSource
 from nova_numa_ext.scheduler.session import Engine
+from placement_traits.client import PlacementClient
 from placement_traits.errors import NumaExtError
 from placement_traits.journal import Journal
 
@@ -39,7 +46,8 @@ def configuration() -> SchedulerOptions:
     register_opts(conf)
     try:
         options = read(conf)
-        rules(options)
+        rules(options.gpu, GROUP)
+        LOG.info("Keys of jobs' hints: %s", hint_keys(options.job_hint_keys, GROUP))
     except NumaExtError as error:
         LOG.critical("%s", error)
         raise SystemExit(f"nova-scheduler cannot start: {error}") from None
@@ -134,7 +142,14 @@ def _made() -> Engine:
         if options.journal_path
         else None
     )
-    return Engine(conf, options, view, journal, measures=measures)
+    groups = GroupPlanner(
+        lambda: PlacementFabrics(PlacementClient(endpoints.placement(conf))), plan
+    )
+    settings = view_settings(options)
+    remote = RemoteGpuSource(endpoints.placement(conf), settings.interval_s, settings.max_age_s)
+    return Engine(
+        conf, options, view, journal, measures=measures, group_planner=groups, remote=remote
+    )
 
 
 _process = _Process()

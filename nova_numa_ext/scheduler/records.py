@@ -47,10 +47,11 @@ _MOST_NAMES = 20
 
 
 def filter_entry(
-    request_id: str | None, spec: Any, found: "Decided", *, limit: int
+    request_id: str | None, spec: Any, found: "Decided", *, offered: int, limit: int
 ) -> dict[str, Any]:
     """Describe what the filter decided.
 
+    :param offered: hosts among which nova looks; those that a job's plan leaves out are not judged
     :param limit: hosts described one by one, refused and passed apart
     """
     judged, context = found.judged, found.context
@@ -64,6 +65,8 @@ def filter_entry(
             "age_s": round(age_s, 1) if math.isfinite(age_s) else None,
             "hosts": len(context.snapshot.hosts),
         },
+        **_planned(judged, offered),
+        **_group(judged),
         "hosts": judged.hosts,
         "judged": len(judged.verdicts),
         "passed": len(judged.passed),
@@ -93,6 +96,41 @@ def _modes(context: DecisionContext, judged: Judged) -> dict[str, Any]:
         "modes": Counter(sorted(context.modes.values())),
         "would_refuse": _grouped(judged.spared),
         "would_reorder": len(judged.left_as_they_came),
+    }
+
+
+def _planned(judged: Judged, offered: int) -> dict[str, Any]:
+    """Describe what the plan of a job says; nothing for servers of no job."""
+    plan = judged.parsed.planned
+    if plan is None or plan.problem:
+        return {}
+    return {
+        "job": {
+            "id": plan.job,
+            "part": plan.part,
+            "extra_specs": dict(plan.extra_specs),
+            "any_utility": plan.any_utility,
+            "planned": None if plan.hosts is None else len(plan.hosts),
+            "spare": len(plan.spare),
+            "absent": plan.absent,
+            "left_out": offered - judged.hosts,
+        }
+    }
+
+
+def _group(judged: Judged) -> dict[str, Any]:
+    """Describe where the servers of a group go that have no host yet; nothing for servers of no group."""
+    plan = judged.group
+    if plan is None:
+        return {}
+    return {
+        "group": {
+            "id": plan.group.uuid,
+            "leafs": Counter(plan.leafs[root] for root in plan.places),
+            "spares": len(plan.spares),
+            "claimed": plan.claimed,
+            "reasons": list(plan.reasons),
+        }
     }
 
 

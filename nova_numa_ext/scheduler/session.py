@@ -25,13 +25,23 @@ from nova.scheduler import utils as scheduler_utils
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 
-from nova_numa_ext.conf import SchedulerOptions
+from nova_numa_ext.conf import GROUP, SchedulerOptions
 from nova_numa_ext.gpu_options import rules
+from nova_numa_ext.job_hint import hint_keys
 from nova_numa_ext.policy.modes import Mode
 from nova_numa_ext.policy.numa.multipliers import aggregate_key
 from nova_numa_ext.policy.numa.score import SCORED, Floats, Scores
 from nova_numa_ext.policy.picks import Pick
-from nova_numa_ext.scheduler import aggregates, fleet, gpus, nova_objects, records
+from nova_numa_ext.scheduler import (
+    aggregates,
+    fleet,
+    gpus,
+    groups,
+    nova_objects,
+    planned,
+    records,
+    remote_gpus,
+)
 from nova_numa_ext.scheduler.decision import (
     Judged,
     ParsedSpec,
@@ -40,10 +50,13 @@ from nova_numa_ext.scheduler.decision import (
     parse_spec,
     reorder,
 )
+from nova_numa_ext.scheduler.group_plan import GroupPlaces, GroupPlanner
+from nova_numa_ext.scheduler.group_shortlist import GroupShortlist
 from nova_numa_ext.scheduler.judge import DecisionContext
 from nova_numa_ext.scheduler.ledger import Ledger
 from nova_numa_ext.scheduler.measures import Measures
-from nova_numa_ext.scheduler.shortlist import ByScore, Question, Shortlist
+from nova_numa_ext.scheduler.shortlist import ByScore, LaterFilters, Question, Shortlist
+from placement_traits.errors import NumaExtError
 from placement_traits.journal import Journal
 from placement_traits.request import concerns_us
 
@@ -68,6 +81,18 @@ class Pass:
     settled: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Lists:
+    """What makes the lists of hosts for nova.
+
+    :param shortlist: for all requests
+    :param groups: for server groups, None where these are not planned
+    """
+
+    shortlist: Shortlist
+    groups: GroupShortlist | None
+
+
 class Engine:
     """Decides for the filter and the weigher.
 
@@ -77,6 +102,8 @@ class Engine:
     :param journal: where decisions are recorded, None for nowhere
     :param clock_s: monotonic clock
     :param measures: what is counted of decisions, None for nothing
+    :param group_planner: plans server groups on the fabric, None: they are not planned
+    :param remote: pools and leases of remote GPUs, None where they decide nothing
     """
 
     def __init__(
@@ -88,19 +115,24 @@ class Engine:
         clock_s: Callable[[], float] = time.monotonic,
         *,
         measures: Measures | None = None,
+        group_planner: GroupPlanner | None = None,
+        remote: remote_gpus.RemoteGpuSource | None = None,
     ) -> None:
         self._conf = conf
         self._options = options
         self._view = view
+        self._remote = remote
         self._journal = journal
         self._clock_s = clock_s
         self._measures = measures or Measures()
         self._ledger = Ledger(options.pick_ttl, options.pick_limit)
-        self._planner = gpus.GpuPlanner(rules(options))
+        self._planner = gpus.GpuPlanner(rules(options.gpu, GROUP))
+        self._hint_keys = hint_keys(options.job_hint_keys, GROUP)
         self._passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
-        # .asks_us: the request that this thread weighs has a key of ours
+        self._groups = group_planner
+        # .asks_us: the request that this thread weighs has a key of ours; .planned: a plan orders its hosts
         self._thread = threading.local()
-        self._lists: Shortlist | None = None
+        self._lists: _Lists | None = None
         self._lock = threading.Lock()
         self.faults: Counter[str] = Counter()
 
@@ -140,9 +172,14 @@ class Engine:
             if observed
             else self._act(question, first=first)
         )
+        if not left and not settled and judged.group is not None:
+            self._undo(judged.group)
         found = self._remember(question, judged, left, settled)
         self._record(
-            lambda: records.filter_entry(_request_id(), spec, found, limit=self._limit), spec
+            lambda: records.filter_entry(
+                _request_id(), spec, found, offered=len(host_states), limit=self._limit
+            ),
+            spec,
         )
         if len(left) == 1:
             self._guess(found, left[0].uuid)
@@ -157,8 +194,12 @@ class Engine:
 
         :param first: it is the first pass of the request
         """
-        if first and self._shortlist().applies(question):
-            return self._shortlist().judge(
+        planned = self._act_on_group(question, first=first)
+        if planned is not None:
+            return planned
+        shortlist = self._made_lists().shortlist
+        if first and shortlist.applies(question):
+            return shortlist.judge(
                 question, judge(question.parsed, question.spec, question.context)
             )
         judged = self._judged(question)
@@ -166,6 +207,23 @@ class Engine:
         for state in left:
             reorder(state, judged.verdicts[state.uuid])
         return judged, left
+
+    def _act_on_group(self, question: Question, *, first: bool) -> tuple[Judged, list[Any]] | None:
+        """As :meth:`_act` for the servers of a group; None where they are placed like all others."""
+        group, lists = question.parsed.group, self._made_lists().groups
+        if group is None or group.problem or lists is None:
+            return None
+        if first:
+            one = judge(question.parsed, question.spec, question.context)
+            return lists.judge(question, group, one)
+        last = self._passes[question.spec]
+        plan, picks = last.judged.group, question.context.request_picks
+        if plan is None:
+            return None
+        if len(picks) > len(last.context.request_picks):
+            in_order = self._conf.filter_scheduler.host_subset_size == 1
+            plan = plan.after(picks[-1].host, in_order=in_order)
+        return lists.next(plan, question, last.judged, self._judged)
 
     def _act_beside(
         self, question: Question, observed: Set[str], *, first: bool
@@ -178,16 +236,16 @@ class Engine:
         seen = replace(
             question, host_states=[state for state in host_states if state.uuid in observed]
         )
-        short = self._shortlist().applies(seen)
+        shortlist = self._made_lists().shortlist
         verdict = judge(question.parsed, question.spec, question.context)
-        judged = self._shortlist().observe(seen, verdict) if short else self._judged(seen)
+        judged = shortlist.observe(seen, verdict) if shortlist.applies(seen) else self._judged(seen)
         if len(seen.host_states) == len(host_states):
             return judged, host_states
         acting = [state for state in host_states if state.uuid not in observed]
         acted, passing = self._act(replace(question, host_states=acting), first=first)
         left = observed | {state.uuid for state in passing}
         verdicts = {**acted.verdicts, **judged.verdicts}
-        both = Judged(question.parsed, verdicts, len(host_states), acted.exhausted)
+        both = Judged(question.parsed, verdicts, len(host_states), acted.exhausted, acted.group)
         return both, [state for state in host_states if state.uuid in left]
 
     @staticmethod
@@ -195,9 +253,11 @@ class Engine:
         return decide(question.parsed, question.spec, question.host_states, question.context)
 
     def _question(self, host_states: Sequence[Any], spec: Any) -> tuple[Question, bool]:
-        parsed = parse_spec(spec, host_states)
-        context, settled = self._decision_context(host_states, spec, parsed)
-        return Question(spec, parsed, context, host_states), settled
+        plan = planned.read(spec, host_states, self._hint_keys, time.time())
+        among = host_states if plan is None else plan.among(host_states)
+        parsed = parse_spec(spec, among, plan)
+        context, settled = self._decision_context(among, spec, parsed)
+        return Question(spec, parsed, context, among), settled
 
     def _remember(
         self, question: Question, judged: Judged, left: Sequence[Any], settled: bool
@@ -208,12 +268,16 @@ class Engine:
         self._passes[question.spec] = found
         return found
 
-    def _shortlist(self) -> Shortlist:
+    def _made_lists(self) -> "_Lists":
         """Return what makes lists; made at the first request, when nova has loaded its own filters and weighers."""
         with self._lock:
             if self._lists is None:
-                makers = [ByScore(self._conf, self._multipliers)]
-                self._lists = Shortlist(self._conf, lambda: self._options.shortlist, makers)
+                by_score, later = ByScore(self._conf, self._multipliers), LaterFilters(self._conf)
+                makers = (remote_gpus.ByNearness(by_score), by_score)
+                self._lists = _Lists(
+                    Shortlist(self._conf, lambda: self._options.shortlist, makers, later),
+                    GroupShortlist(by_score, later, self._groups) if self._groups else None,
+                )
             return self._lists
 
     def _decision_context(
@@ -233,6 +297,9 @@ class Engine:
             pack=bool(self._conf.compute.packing_host_numa_cells_allocation_strategy),
             planner=self._planner,
             modes=aggregates.gentle(host_states, self._options.mode),
+            reach=remote_gpus.reach(
+                self._remote, spec, parsed.request, host_states, len(picks) - settled
+            ),
         )
         return context, settled
 
@@ -249,6 +316,15 @@ class Engine:
                 return (*picks, pick)
         return picks
 
+    def _undo(self, plan: GroupPlaces) -> None:
+        """Give back a group's claim; where that fails the sweep does it later."""
+        if self._groups is None:
+            return
+        try:
+            self._groups.release(plan)
+        except NumaExtError as error:
+            LOG.warning("Server group %s holds leafs without a server: %s", plan.group.uuid, error)
+
     def _guess(self, decision: Pass, root_uuid: str) -> None:
         if decision.parsed.request is not None and not decision.settled:
             self._ledger.record(decision.judged.pick(root_uuid), self._clock_s())
@@ -257,7 +333,7 @@ class Engine:
 
     def weigh(self, weighed: Sequence[Any], spec: Any) -> list[float]:
         """Return the score of each WeighedHost in [0, 1]; never raises, equal scores are no opinion."""
-        self._thread.asks_us = False
+        self._thread.asks_us = self._thread.planned = False
         try:
             if asks_us(spec):
                 self._thread.asks_us = True
@@ -281,14 +357,20 @@ class Engine:
         judged = decision.judged
         multipliers = self._multipliers(host_states)
         result = judged.scores([state.uuid for state in host_states], multipliers[:, 1:])
-        given = self._given(host_states, result)
         others = np.array([each.weight for each in weighed])
+        given = self._given(host_states, result)
+        if judged.group is not None:
+            self._thread.planned = True
+            given = judged.group.weights([state.uuid for state in host_states], others)
+            multipliers[:, 0] = 1.0
         totals = others + multipliers[:, 0] * given
         best = int(totals.argmax())
         found = judged.verdicts.get(host_states[best].uuid)
         if found is None or not found.refused:
             self._guess(decision, host_states[best].uuid)
-        enforced = int((others + multipliers[:, 0] * result.values).argmax())
+        enforced = best
+        if judged.group is None:
+            enforced = int((others + multipliers[:, 0] * result.values).argmax())
         self._record(
             lambda: {
                 **records.weigh_entry(
@@ -324,6 +406,8 @@ class Engine:
         option = self._options.weight_multiplier
         if not getattr(self._thread, "asks_us", False):
             return option
+        if getattr(self._thread, "planned", False):
+            return 1.0
         return self._weight(host_state, option)
 
     def _weight(self, host_state: Any, option: float) -> float:
@@ -382,7 +466,9 @@ class Engine:
 
 
 def asks_us(spec: Any) -> bool:
-    """Return whether flavor or image of a RequestSpec has a key of ours; nothing else may cost such a request."""
+    """Return whether a RequestSpec has a key of ours in flavor or image, or is a job's; no other may cost anything."""
+    if planned.has_hint(spec) or groups.has_hint(spec):
+        return True
     extra_specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
     return concerns_us(extra_specs, nova_objects.image_traits(spec))
 

@@ -20,7 +20,7 @@ from oslo_config import cfg
 
 from nova_numa_ext.policy.numa import coarse, shortlist
 from nova_numa_ext.policy.numa.coarse import CoarseRequest, Known, PoolRequest
-from nova_numa_ext.policy.numa.coarse_terms import Integers
+from nova_numa_ext.policy.numa.coarse_terms import Integers, Mask
 from nova_numa_ext.policy.numa.score import Floats
 from nova_numa_ext.policy.numa.shortlist import Size
 from nova_numa_ext.scheduler import compat, gpus, nova_objects
@@ -28,6 +28,7 @@ from nova_numa_ext.scheduler.aggregates import for_each
 from nova_numa_ext.scheduler.decision import Judged, ParsedSpec, reorder
 from nova_numa_ext.scheduler.judge import DecisionContext, HostVerdict
 from placement_traits.fleet_arrays import UNKNOWN
+from placement_traits.request import WorkloadRequest
 from placement_traits.snapshot import ViewState
 
 _MOST_HOSTS_REMEMBERED: Final = 50_000
@@ -278,9 +279,18 @@ class ByScore:
 
     def __call__(self, question: Question, size: Size) -> HostOrder | None:
         """Return the best hosts and those that nova's way of choosing needs, then the others."""
-        request, host_states = question.parsed.request, question.host_states
-        if request is None:
+        if question.parsed.request is None:
             return None
+        ordered, possible, raw_weights = self.ranked(question, question.parsed.request)
+        cells = [state.cell_uuid for state in question.host_states]
+        first = shortlist.chosen(ordered, possible, raw_weights, cells, size)
+        return HostOrder(first, ordered[~np.isin(ordered, first)])
+
+    def ranked(
+        self, question: Question, request: WorkloadRequest
+    ) -> tuple[Integers, Mask, list[Floats]]:
+        """Return all hosts, the best first, which of them are possible, and what each of nova's weighers says."""
+        host_states = question.host_states
         snapshot, planner = question.context.snapshot, question.context.planner
         row_of = snapshot.arrays.rows.get
         rows = np.array([row_of(state.uuid, UNKNOWN) for state in host_states], np.int64)
@@ -300,9 +310,7 @@ class ByScore:
         guess = coarse.coarse(asked, snapshot.arrays, rows, known, multipliers[:, 1:])
         raw_weights, novas = self._weighers.weigh(host_states, question.spec)
         ordered = shortlist.order(novas + multipliers[:, 0] * guess.scores, guess.possible)
-        cells = [state.cell_uuid for state in host_states]
-        first = shortlist.chosen(ordered, guess.possible, raw_weights, cells, size)
-        return HostOrder(first, ordered[~np.isin(ordered, first)])
+        return ordered, guess.possible, raw_weights
 
 
 class Shortlist:
@@ -311,15 +319,20 @@ class Shortlist:
     :param conf: nova's configuration
     :param option: returns ``[numa_ext]shortlist``; 0 for all hosts
     :param makers: ways to make the list, the most special first
+    :param later: nova's filters after ours
     """
 
     def __init__(
-        self, conf: cfg.ConfigOpts, option: Callable[[], int], makers: Sequence[ListMaker]
+        self,
+        conf: cfg.ConfigOpts,
+        option: Callable[[], int],
+        makers: Sequence[ListMaker],
+        later: LaterFilters,
     ) -> None:
         self._conf = conf
         self._option = option
         self._makers = makers
-        self._later = LaterFilters(conf)
+        self._later = later
 
     def applies(self, question: Question) -> bool:
         """Return whether hosts may be left out."""

@@ -4,6 +4,7 @@
 import importlib.metadata
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,10 +28,15 @@ from nova.tests.functional.fixtures import PlacementFixture  # noqa: E402
 from placement.context import RequestContext as PlacementContext  # noqa: E402
 
 from nova_numa_ext import conf as our_conf  # noqa: E402
+from nova_numa_ext.fabrics import PlacementFabrics  # noqa: E402
+from nova_numa_ext.policy.network.planner import plan  # noqa: E402
 from nova_numa_ext.scheduler import process  # noqa: E402
+from nova_numa_ext.scheduler.group_plan import GroupPlanner  # noqa: E402
 from nova_numa_ext.scheduler.session import Engine  # noqa: E402
+from placement_traits.client import PlacementClient  # noqa: E402
 from placement_traits.journal import Journal  # noqa: E402
 from tests.in_nova.cloud import LiveView  # noqa: E402
+from tests.support.job_hints import KEY  # noqa: E402
 
 SLOW_FILTERS = ("NUMATopologyFilter", "PciPassthroughFilter")
 _PLUGINS = {
@@ -72,7 +78,9 @@ def ours_enabled(monkeypatch, tmp_path):
             service_type="placement",
         )
         journal = Journal(tmp_path / "decisions.jsonl", 2**20, 1)
-        process.use(Engine(CONF, our_conf.read(CONF), LiveView(http), journal))
+        options = replace(our_conf.read(CONF), job_hint_keys=(KEY,))
+        groups = GroupPlanner(lambda: PlacementFabrics(PlacementClient(http)), plan)
+        process.use(Engine(CONF, options, LiveView(http), journal, group_planner=groups))
 
     monkeypatch.setattr(ConfFixture, "setUp", with_our_plugins)
     monkeypatch.setattr(PlacementFixture, "setUp", with_our_engine)

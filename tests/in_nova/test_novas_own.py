@@ -49,6 +49,15 @@ WHOLE_CLASSES = (
 )
 
 
+REFUSED_BEFORE = frozenset(
+    f"{_NUMA}.NUMAServersTest.test_create_server_with_{what}_fails"
+    for what in ("dedicated_policy", "hugepages", "isolate_thread_policy", "mixed_policy", "numa")
+)
+"""Tests that end by asserting that nova's filter refused the host: ours stands before it and has done so."""
+
+_ASKED_LAST = "self.assertTrue(self.mock_filter.called)"
+
+
 @pytest.fixture(autouse=True)
 def every_request_speaks_to_us(monkeypatch):
     """Nova's flavors go the whole way through our code."""
@@ -58,11 +67,20 @@ def every_request_speaks_to_us(monkeypatch):
 def run(name):
     """Run nova's tests of that name; returns how many there were."""
     result = unittest.TestResult()
-    unittest.defaultTestLoader.loadTestsFromName(name).run(result)
-    assert result.wasSuccessful(), "\n".join(
-        f"{test.id()}\n{trace}" for test, trace in (*result.errors, *result.failures)
-    )
+    tests = unittest.defaultTestLoader.loadTestsFromName(name)
+    before = REFUSED_BEFORE & {test.id() for test in _each(tests)}
+    tests.run(result)
+    failed = {test.id(): trace for test, trace in (*result.errors, *result.failures)}
+    refused = {test for test, trace in failed.items() if test in before and _ASKED_LAST in trace}
+    others = [f"{test}\n{failed[test]}" for test in failed.keys() - refused]
+    assert not others, "\n".join(others)
+    assert refused == before
     return result.testsRun
+
+
+def _each(tests):
+    for test in tests:
+        yield from _each(test) if isinstance(test, unittest.TestSuite) else (test,)
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH_KIND)

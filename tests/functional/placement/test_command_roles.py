@@ -10,6 +10,16 @@ import pytest
 from emulation.hosts import four_nodes
 from nova_numa_ext.cli.capacity import ListCapacity, ShowCapacity
 from nova_numa_ext.cli.doctor_command import Doctor
+from nova_numa_ext.cli.fabric import (
+    ApplyFabric,
+    DrainFabric,
+    ImportFabric,
+    ShowFabric,
+    SweepFabric,
+    UndrainFabric,
+    VerifyFabric,
+)
+from nova_numa_ext.cli.fabric_sources import native
 from nova_numa_ext.cli.flavor import CheckFlavor
 from nova_numa_ext.cli.host import ListHost, SetHost, ShowHost
 from nova_numa_ext.cli.maintenance import DrainHost, RemoveHost, UndrainHost
@@ -17,6 +27,7 @@ from nova_numa_ext.cli.server import ShowServer
 from nova_numa_ext.cli.simulate import Simulate
 from nova_numa_ext.cli.topology import ShowTopology
 from placement_traits.client import PlacementError
+from placement_traits.fabric_tree import FabricWriter
 from placement_traits.reporter import Reporter
 from placement_traits.tree import desired_tree
 from tests.support.commands import Compute, as_table, flavor, running_server
@@ -25,6 +36,7 @@ from tests.support.hosts import SETTINGS
 from tests.support.placement_roles import PlacementWithRoles
 
 PAGE = Path(__file__).parents[3] / "doc/source/cli/index.rst"
+PLAN = Path(__file__).parents[3] / "etc/nova/numa-ext-fabric.yaml.sample"
 SERVER = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
 BE = {"numa_ext:tier": "BE"}
 
@@ -35,6 +47,11 @@ COMMANDS = {
     "host drain": (DrainHost, "h1"),
     "host undrain": (UndrainHost, "h1"),
     "host remove": (RemoveHost, "h1"),
+    "fabric apply": (ApplyFabric, str(PLAN)),
+    "fabric show": (ShowFabric, "train"),
+    "fabric drain": (DrainFabric, "train", "l1"),
+    "fabric undrain": (UndrainFabric, "train", "l1"),
+    "fabric sweep": (SweepFabric,),
     "server show": (ShowServer, "web"),
     "capacity show": (ShowCapacity, "be"),
     "capacity list": (ListCapacity, "be"),
@@ -44,6 +61,8 @@ COMMANDS = {
 }
 WITHOUT = {
     "flavor check": (CheckFlavor, "be"),
+    "fabric import": (ImportFabric, "--from", "native", str(PLAN)),
+    "fabric verify": (VerifyFabric, str(PLAN), "--from", "native", str(PLAN)),
     "topology show": (ShowTopology, "--preset", "dgx-1"),
 }
 
@@ -54,6 +73,9 @@ def placement():
     with PlacementWithRoles(policy_file=None) as found:
         FilledPlacement(found.adapter("service")).compute("h1")
         publish(found)
+        FabricWriter(FilledPlacement(found.adapter("service")).client).apply(
+            native.read(PLAN.read_text(), "sample")
+        )
         yield found
 
 
@@ -105,7 +127,13 @@ def test_what_needs_no_placement_asks_it_nothing(placement, command):
 
 def test_the_page_says_so():
     rows = re.findall(r"^   \* - ``openstack numa ([\w ]+)``\n     - (.+)$", PAGE.read_text(), re.M)
-    told = dict(rows)
+    told = {command: role for command, role in rows if not command.startswith("job ")}
     asking = {command for command, role in told.items() if role.startswith("admin or service")}
     assert asking == set(COMMANDS)
-    assert set(told) - asking == {"flavor check", "simulate trace"}
+    assert set(told) - asking == {
+        "flavor check",
+        "group scaling replay",
+        "simulate trace",
+        "fabric import",
+        "fabric verify",
+    }

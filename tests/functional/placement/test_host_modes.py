@@ -62,6 +62,18 @@ def test_withdrawing_tiers_leaves_the_mode(reported_compute):
     assert {*TierTrait, names.MODE_OBSERVE} <= root_traits(cloud)
 
 
+def test_an_agent_leaves_the_leaf_of_its_host(reported_compute):
+    """Until the host is removed: then nothing of ours stays."""
+    cloud = reported_compute
+    fabrics = {names.leaf_trait("train", "l1"), names.MISCABLED}
+    cloud.traits(cloud.root, *fabrics)
+    cloud.reporter.sync(cloud.tree)
+    Reporter(cloud.connect()).withdraw_tiers(H1)
+    assert fabrics <= root_traits(cloud)
+    Reporter(cloud.connect()).remove(H1)
+    assert root_traits(cloud) == {"HW_CPU_X86_AVX2"}
+
+
 def test_a_mode_set_while_the_agent_writes_loses_nothing(reported_compute, monkeypatch):
     cloud = reported_compute
     client = cloud.connect()

@@ -7,9 +7,12 @@ import pytest
 
 from nova_numa_ext import endpoints
 from nova_numa_ext.cli import status_command
+from nova_numa_ext.orchestrator import startup
+from nova_numa_ext.orchestrator.store.database import Database
 from placement_traits import formats, names
 from tests.support.allocations import SPECS, server_on
 from tests.support.faults import lose_request
+from tests.support.job_hints import KEY, OTHER_KEY
 
 STRICT = {
     "numa_ext:tier": "LC",
@@ -29,6 +32,7 @@ def check(host, monkeypatch, capsys, tmp_path):
     file.write_text("[numa_ext]\n")
     monkeypatch.setattr(endpoints, "placement", lambda _conf: host.adapter)
     monkeypatch.setattr(endpoints, "compute", lambda _conf: host.api)
+    monkeypatch.setenv(startup.CONFIG_VARIABLE, str(tmp_path / "jobs.conf"))
 
     def run():
         status = status_command.main([f"--config-file={file}", "upgrade", "check", "--json"])
@@ -154,3 +158,47 @@ def test_without_a_command_the_usage_is_shown(capsys):
 def test_a_configuration_that_is_not_there_is_one_sentence(capsys):
     assert status_command.main(["--config-file=/nowhere.conf", "upgrade", "check"]) == 255
     assert capsys.readouterr().err.startswith("numa-ext-status: Failed to find some config files")
+
+
+def test_the_job_service_of_this_controller_is_looked_at(check, tmp_path):
+    conf, database = tmp_path / "jobs.conf", Database(f"sqlite:///{tmp_path}/jobs.db")
+    conf.write_text(f"[database]\nconnection = sqlite:///{tmp_path}/jobs.db\n")
+    status, found = check()
+    assert status == 1
+    assert found["Job service"].startswith("tables of jobs are not there, this release wants")
+    database.sync()
+    conf.write_text(f"{conf.read_text()}[numa_ext_jobs]\njob_hint_keys = {KEY}\n")
+    check.file.write_text(f"[numa_ext]\njob_hint_keys = {KEY}\n")
+    assert check() == (0, {})
+    conf.write_text(f"{conf.read_text()}workres = 1\n")
+    status, found = check()
+    assert (status, "[numa_ext_jobs]workres (workers was meant?)" in found["Job service"]) == (
+        1,
+        True,
+    )
+    conf.write_text("[numa_ext_jobs]\nworkers = 0\n")
+    status, found = check()
+    assert (status, "[numa_ext_jobs]workers = 0" in found["Job service"]) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("engine", "scheduler", "sentence"),
+    [
+        ("", "", "there are no job_hint_keys"),
+        ("", KEY, "[numa_ext_jobs]job_hint_keys is not set"),
+        (KEY, "", "which nova-scheduler has not (it has none)"),
+        (f"{OTHER_KEY},{KEY}", KEY, "which nova-scheduler has not"),
+        (KEY, f"{OTHER_KEY},{KEY}", ""),
+    ],
+)
+def test_engine_and_nova_scheduler_need_the_same_keys(check, tmp_path, engine, scheduler, sentence):
+    """What the engine seals with, the scheduler opens; no key is shown."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    Database(url).sync()
+    (tmp_path / "jobs.conf").write_text(
+        f"[database]\nconnection = {url}\n[numa_ext_jobs]\njob_hint_keys = {engine}\n"
+    )
+    check.file.write_text(f"[numa_ext]\njob_hint_keys = {scheduler}\n")
+    status, found = check()
+    assert (status, sentence in found.get("Job service", "")) == (bool(sentence), True)
+    assert KEY not in str(found)

@@ -26,7 +26,7 @@ from emulation.hosts import four_nodes
 from emulation.placement_service import PlacementInProcess
 from nova_numa_ext import conf as our_conf
 from nova_numa_ext.conf import SchedulerOptions
-from nova_numa_ext.scheduler import nova_objects, process, session
+from nova_numa_ext.scheduler import nova_objects, process, remote_gpus, session
 from placement_traits import journal
 from placement_traits.client import PlacementClient
 from placement_traits.names import PackingTrait
@@ -107,8 +107,10 @@ class SchedulerCloud:
         self.adapter = placement.adapter
         self.placement = PlacementClient(placement.adapter)
         self.journal_path = path
-        novas = KeepsContext(placement.adapter.session, service_type="placement", raise_exc=False)
-        report.PLACEMENTCLIENT = report.SchedulerReportClient(adapter=novas)
+        self.novas = KeepsContext(
+            placement.adapter.session, service_type="placement", raise_exc=False
+        )
+        report.PLACEMENTCLIENT = report.SchedulerReportClient(adapter=self.novas)
         self.hosts = ListedHosts()
         self.context = nova_context.RequestContext("user", "project", is_admin=True)
         self.scheduler = manager.SchedulerManager.__new__(manager.SchedulerManager)
@@ -120,7 +122,9 @@ class SchedulerCloud:
     def configure(self, **options):
         """Start our part of nova-scheduler anew with these options of ``[numa_ext]``."""
         told = journal.Journal(self.journal_path, 2**20, 1)
-        process.use(session.Engine(CONF, SchedulerOptions(**options), self.view, told))
+        remote = remote_gpus.RemoteGpuSource(self.novas, 0.0, 3600.0)
+        options = SchedulerOptions(**options)
+        process.use(session.Engine(CONF, options, self.view, told, remote=remote))
 
     def host(self, name, topology=None, agent=True, rdt=True, node=None, **compute):
         """Add a host as nova-compute and our agent leave it: by default the lab's host of 4 nodes with 2 CPUs each.

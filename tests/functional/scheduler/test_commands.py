@@ -384,7 +384,7 @@ def test_a_trace_is_simulated_without_a_cloud(tmp_path):
 
 def test_what_cannot_be_simulated_is_said_by_the_shell(capsys):
     assert shell.main(["numa", "simulate", "trace", "--fleet", "vax:1"]) == 1
-    assert "machine: 'vax' is not allowed; allowed: minsky, dgx1" in capsys.readouterr().err
+    assert "machine: 'vax' is not allowed; allowed: minsky, dgx1, cube16" in capsys.readouterr().err
 
 
 def draw(cloud, *arguments):

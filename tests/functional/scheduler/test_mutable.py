@@ -86,7 +86,7 @@ def test_each_mutable_option_reaches_the_decisions(running):
     context = engine._question([state], spec)[0].context
     assert (context.refuse_stale, context.refuse_silent) == (True, True)
     assert (engine._ledger._ttl_s, engine._ledger._limit) == (7.0, 3)
-    assert engine._shortlist()._option() == 5
+    assert engine._made_lists().shortlist._option() == 5
     assert engine._multipliers([state])[0].tolist()[:1] == [2.5]
     assert 4.0 in engine._multipliers([state])[0].tolist()
     assert (engine._limit, running.weigher.weight_multiplier(state)) == (9, 2.5)
@@ -118,7 +118,7 @@ def test_what_is_open_or_shared_needs_a_restart(running):
     assert our_conf.view_settings(process.options()) == our_conf.view_settings(
         our_conf.SchedulerOptions()
     )
-    assert process.options().gpu_communication_weight == 1.0
+    assert process.options().gpu.communication_weight == 1.0
 
 
 def test_the_documentation_and_the_sample_say_which():

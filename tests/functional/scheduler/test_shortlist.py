@@ -210,7 +210,8 @@ def test_what_is_noted_of_candidates_is_what_nova_sees(nova_configuration, cloud
     seen = {
         state.nodename: len(state.allocation_candidates) for state in engine.filter(states, spec)
     }
-    entry = records.filter_entry(None, spec, engine._passes[spec], limit=HOSTS)
+    found = engine._passes[spec]
+    entry = records.filter_entry(None, spec, found, offered=HOSTS, limit=HOSTS)
     noted = {
         each["node"]: (each["candidates_judged"], each["candidates_left"])
         for each in entry["details"]

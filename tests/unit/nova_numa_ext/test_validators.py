@@ -21,6 +21,10 @@ from placement_traits.request import EXTRA_SPECS, problem
         ("resources_NODE:CUSTOM_LLC_NEIGHBOURHOOD", "7"),
         ("resources_N1:CUSTOM_LLC_NEIGHBOURHOOD", "all"),
         ("resources:CUSTOM_NUMA_EXT_PROBE", "1"),
+        ("resources:CUSTOM_RGPU_MEM_MB", "1000"),
+        ("numa_ext:remote_gpu_count", "17"),
+        ("numa_ext:remote_gpu_service_level", "platinum"),
+        ("numa_ext:remote_gpu_api", "vulkan"),
     ],
 )
 def test_the_api_refuses_in_our_words(key, value):
@@ -35,6 +39,10 @@ def test_the_api_refuses_in_our_words(key, value):
     [
         ("numa_ext:tier", "BE"),
         ("numa_ext:min_utility", "0.75"),
+        ("numa_ext:remote_gpu", "required"),
+        ("numa_ext:remote_gpu_memory_mb", "4000"),
+        ("numa_ext:remote_gpu_service_level", "bronze"),
+        ("numa_ext:remote_gpu_migratable", "true"),
         ("numa_ext:managed", "False"),
         ("hw:numa_nodes", "2"),
         ("resources_NODE:CUSTOM_LLC_WAY", "4"),
