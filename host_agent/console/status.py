@@ -15,7 +15,7 @@ from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.privileged.seam import open_seam
 from host_agent.machine.rdt.backend import tree
 from host_agent.machine.rdt.errors import ResctrlError
-from host_agent.machine.rdt.resctrl import Resctrl
+from host_agent.machine.rdt.reader import ResctrlReader
 from host_agent.model import cpus
 from host_agent.model.assignment import Guest
 from host_agent.model.process import Role
@@ -54,7 +54,7 @@ def status(conf: Configuration) -> list[dict[str, Any]]:
 class _Groups:
     """Which group holds a thread, and what the group has; one reading of the tree."""
 
-    def __init__(self, resctrl: Resctrl) -> None:
+    def __init__(self, resctrl: ResctrlReader) -> None:
         self.actual: Actual | None = None
         self._group_of: dict[int, str] = {}
         if not resctrl.available():

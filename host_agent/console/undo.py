@@ -19,6 +19,7 @@ from host_agent.model import cpus
 from host_agent.model.assignment import Guest
 from host_agent.model.journal import Entry, Result
 from host_agent.model.process import Pin, Role
+from host_agent.util.acting import at_rest
 from host_agent.util.single_instance import single_instance
 from placement_traits.errors import ConflictError, NumaExtError
 
@@ -95,25 +96,28 @@ def _no_agent_writes(conf: Configuration, paths: HostPaths) -> Iterator[None]:
 
     :raises ConflictError: an agent runs and is not paused
     """
+    patience_s = _PATIENCE_ROUNDS * conf.agent.interval_s
     if paths.paused.exists():
-        _come_to_rest(conf, paths)
-        yield
+        with at_rest(paths.acting, patience_s) as rests:
+            if not (rests and _balm_rests(conf, paths, patience_s)):
+                LOG.warning("the agent has not noticed the pause yet and may undo this")
+            yield
         return
     paths.state.mkdir(parents=True, exist_ok=True, mode=0o750)
     with single_instance(paths.lock, _NOT_BESIDE):
         yield
 
 
-def _come_to_rest(conf: Configuration, paths: HostPaths) -> None:
-    """Wait until an agent that was just paused writes nothing any more: it would undo what is done here."""
+def _balm_rests(conf: Configuration, paths: HostPaths, patience_s: float) -> bool:
+    """Wait until the SLO controller of an agent that was just paused has noticed it: its thread acts beside rounds."""
     if not (conf.slo.enabled and paths.slo.exists() and _runs(paths)):
-        return
-    end = time.monotonic() + _PATIENCE_ROUNDS * conf.agent.interval_s
+        return True
+    end = time.monotonic() + patience_s
     while slo_store.load(paths.slo).report.get("phase") != slo_store.PAUSED:
         if time.monotonic() >= end:
-            LOG.warning("the agent has not noticed the pause yet and may undo this")
-            return
+            return False
         time.sleep(_LOOK_S)
+    return True
 
 
 def _runs(paths: HostPaths) -> bool:

@@ -8,20 +8,28 @@ from typing import Any, Final, NoReturn
 from urllib.parse import urlencode
 from uuid import UUID
 
+from keystoneauth1.adapter import Adapter
 from openstack.exceptions import ForbiddenException
 
 from nova_numa_ext.cli import modes
 from nova_numa_ext.cli.agents import last_beats, moment, states
 from nova_numa_ext.cli.doctor import CloudDoctor
 from nova_numa_ext.cli.each import each
+from nova_numa_ext.cli.fabric_sources.aggregates import NovaAggregate
 from nova_numa_ext.cli.fleet import capacity_of_fleet, one_reading, what_if
+from nova_numa_ext.cli.jobs_client import SERVICE_TYPE, JobsClient
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.endpoints import COMPUTE_VERSION
+from nova_numa_ext.fabrics import PlacementFabrics
+from nova_numa_ext.heal.group_claims import SweepResult, sweep
+from nova_numa_ext.heal.nova_servers import NovaServers
 from nova_numa_ext.policy.numa.capacity import HostCapacity
 from nova_numa_ext.policy.numa.whatif import Answer
 from placement_traits import beats, names, removal
+from placement_traits.claims import Claim
 from placement_traits.client import PlacementClient
 from placement_traits.errors import InvalidValueError
+from placement_traits.fabric_tree import FabricWriter
 from placement_traits.host_modes import HostModes
 from placement_traits.reader import hosts, read_tree
 from placement_traits.removal import Removal
@@ -90,6 +98,20 @@ class Cloud:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._placement = PlacementClient(connection.placement)
+
+    def jobs(self) -> JobsClient:
+        """Return the job service."""
+        config = self._connection.config
+        # A proxy of openstacksdk's own for a service that it does not know asks for nothing without its connection.
+        return JobsClient(
+            Adapter(
+                self._connection.session,
+                service_type=SERVICE_TYPE,
+                interface=config.get_interface(SERVICE_TYPE),
+                region_name=config.get_region_name(SERVICE_TYPE),
+                endpoint_override=config.get_endpoint(SERVICE_TYPE),
+            )
+        )
 
     def fleet(self) -> FleetSnapshot:
         """Return one reading of the whole fleet."""
@@ -173,6 +195,32 @@ class Cloud:
         else:
             roots = [host_modes.root(name) or self._unknown(name) for name in named]
         return list(modes.set_all(self._client, roots, observe=observe))
+
+    def fabric_writer(self) -> FabricWriter:
+        """Return what writes fabrics."""
+        return FabricWriter(self._placement)
+
+    def fabric(self, name: str) -> tuple[ListedProvider, ...]:
+        """Return a fabric's providers, the root first.
+
+        :raises InvalidValueError: Placement has no such fabric
+        """
+        provider = names.fabric_provider(name)
+        if self._placement.provider_named(provider) is None:
+            raise InvalidValueError("fabric", name, "a fabric that was applied")
+        return self.tree(provider)
+
+    def sweep_fabrics(self, *, dry_run: bool) -> Iterator[tuple[Claim, SweepResult]]:
+        """Release what dead server groups hold of fabrics; yield each group's claim with what became of it."""
+        nova = NovaServers(self._connection.compute)
+        return sweep(PlacementFabrics(self._placement), nova, dry_run=dry_run)
+
+    def nova_aggregates(self) -> list[NovaAggregate]:
+        """Return nova's aggregates; raises openstacksdk's error where this user may not see them."""
+        return [
+            NovaAggregate(found.name, found.hosts or (), found.metadata or {})
+            for found in self._connection.compute.aggregates()
+        ]
 
     def drain(self, named: Sequence[str], *, on: bool) -> list[tuple[str, str]]:
         """Keep new servers with a tier away from hosts, or no longer; return each host with what came of it.

@@ -7,12 +7,13 @@ from typing import Any, Final
 
 from nova_numa_ext.cli import agents
 from nova_numa_ext.cli.agents import AgentState
-from placement_traits import beats, formats, names, nova_conf
+from placement_traits import beats, formats, names, nova_conf, pools
 from placement_traits.client import MICROVERSION, PlacementClient
 from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level, verdict
 from placement_traits.fleet import HostView, L3View
 from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
+from placement_traits.pools import Pool
 from placement_traits.request import InvalidRequestError, concerns_us, parse
 from placement_traits.snapshot import FleetSnapshot
 
@@ -53,6 +54,7 @@ class CloudDoctor:
         fleet = read_fleet()
         found += self._api()
         found += self._agents(fleet)
+        found += lent_gpus(pools.read(self._placement), fleet)
         found.append(published_formats(fleet))
         found += [one for host in _by_name(fleet) for one in _host(host)]
         listed = self._compute.flavors(details=True, get_extra_specs=True, is_public=None)
@@ -117,6 +119,25 @@ class CloudDoctor:
                 f"{_some(left)}: nova has no such compute node; openstack numa host remove takes out what is ours; "
                 "nova's part of a host then goes by openstack resource provider delete UUID",
             )
+
+
+def lent_gpus(lent: Sequence[Pool], fleet: FleetSnapshot) -> Iterator[Finding]:
+    """Check that no GPU of a pool is nova's, too; nothing where no host lends GPUs."""
+    if not lent:
+        return
+    novas = {
+        host.name: [device.address for device in host.devices] for host in fleet.hosts.values()
+    }
+    twice = pools.lent_twice(lent, novas)
+    named = _some([f"{gpu} of {host}" for host in sorted(twice) for gpu in twice[host]])
+    yield verdict(
+        "remote GPUs",
+        not twice,
+        f"{sum(len(pool.gpus) for pool in lent)} GPUs of {len(lent)} pools",
+        f"{named}: both the pool and nova give them to servers; take them out of [pci]device_spec or "
+        "[devices]enabled_mdev_types of that nova-compute, or lend them no more",
+        Level.BROKEN,
+    )
 
 
 def placement_answers(placement: PlacementClient) -> Iterator[Finding]:

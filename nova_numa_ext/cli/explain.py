@@ -179,6 +179,8 @@ def _filter_lines(entry: dict[str, Any]) -> Iterator[str]:
     view = entry["view"]
     age = "never read" if view["age_s"] is None else f"{view['age_s']} s old"
     yield f"view     {view['state']}, {age}, {view['hosts']} hosts"
+    if "job" in entry:
+        yield from _job_lines(entry["job"])
     modes = entry.get("modes", {})
     for problem in entry["problems"]:
         yield f"{'WRONG   ' if modes else 'REFUSED '} {problem}"
@@ -199,6 +201,25 @@ def _filter_lines(entry: dict[str, Any]) -> Iterator[str]:
         elif host["reasons"][1:] and not entry["problems"]:
             more = "; ".join(reason["text"] for reason in host["reasons"][1:])
             yield f"  {host['node']}: also {more}"
+
+
+def _job_lines(job: dict[str, Any]) -> Iterator[str]:
+    """What the plan of a job says about its server."""
+    if job["absent"]:
+        said = f"nova offers none of the {job['absent']} hosts of its plan, so any host will do"
+    elif job["planned"] is None:
+        said = "its hosts are nova's choice: the server is moved, or nova refused several plans"
+    else:
+        said = (
+            f"its plan limits the server to {job['planned']} planned and {job['spare']} spare hosts; "
+            f"{job['left_out']} others are left out"
+        )
+    yield f"job      {job['id']}, part {job['part']}: {said}"
+    specs = ", ".join(f"{key}={value}" for key, value in sorted(job["extra_specs"].items()))
+    if specs:
+        yield f"         requested by the part: {specs}"
+    if job["any_utility"]:
+        yield "         postponed for the last time: numa_ext:min_utility does not count"
 
 
 def _mode_lines(entry: dict[str, Any]) -> Iterator[str]:

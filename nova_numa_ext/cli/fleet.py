@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from nova_numa_ext import gpu_options
-from nova_numa_ext.conf import SchedulerOptions
+from nova_numa_ext.conf import GROUP, SchedulerOptions
 from nova_numa_ext.policy.numa import capacity, whatif
 from nova_numa_ext.policy.numa.multipliers import Multipliers, aggregate_key
 from nova_numa_ext.policy.numa.score import SCORED
-from placement_traits import names
+from placement_traits import reader
 from placement_traits.client import HttpAdapter, PlacementClient
 from placement_traits.fleet import Amount
 from placement_traits.request import WorkloadRequest
@@ -45,34 +45,18 @@ class Reading:
 def reading_with_novas(endpoint: HttpAdapter) -> Reading:
     """Return the whole fleet, read once, with what is nova's own.
 
-    The answers that show the trees of hosts hold both, so it costs nothing more; only hosts whose agents are too old to
-    be in them (they publish no probe) are asked one by one for what is free.
+    The answers that show the trees of hosts hold both, so it costs nothing more.
 
     :raises ServiceUnavailableError: Placement does not answer
     """
     amounts: dict[str, Mapping[str, Amount]] = {}
     view = FleetView(endpoint, background=False, root_amounts=amounts)
     view.refresh()
-    fleet, client = view.snapshot(), PlacementClient(endpoint)
+    fleet = view.snapshot()
     free = {
-        root: {name: amount.free for name, amount in amounts[root].items()}
-        if root in amounts
-        else free_amounts(client, root)
-        for root in fleet.hosts
+        root: {name: amount.free for name, amount in amounts[root].items()} for root in fleet.hosts
     }
-    off = client.get(f"/resource_providers?required={names.COMPUTE_DISABLED}")["resource_providers"]
-    return Reading(fleet, free, frozenset(provider["uuid"] for provider in off))
-
-
-def free_amounts(client: PlacementClient, provider: str) -> dict[str, int]:
-    """Return what one provider has left, by resource class."""
-    inventories = client.get(f"/resource_providers/{provider}/inventories")["inventories"]
-    usages = client.get(f"/resource_providers/{provider}/usages")["usages"]
-    return {
-        name: int((stock["total"] - stock["reserved"]) * stock["allocation_ratio"])
-        - usages.get(name, 0)
-        for name, stock in inventories.items()
-    }
+    return Reading(fleet, free, reader.disabled(PlacementClient(endpoint)))
 
 
 def what_if(
@@ -95,7 +79,7 @@ def what_if(
     read = reading_with_novas(endpoint)
     weights = {term: options.multiplier(term) for term in SCORED}
     multipliers = Multipliers(weights, _metadata_of_hosts(PlacementClient(endpoint), aggregates))
-    rules = gpu_options.rules(options)
+    rules = gpu_options.rules(options.gpu, GROUP)
     return whatif.ask(
         request,
         read.fleet,

@@ -8,6 +8,7 @@ is that of nova-status: 0 all is ready, 1 something needs a look, 2 something st
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from keystoneauth1 import exceptions as keystone_errors
@@ -21,6 +22,7 @@ from nova_numa_ext.cli import doctor
 from nova_numa_ext.cli.fleet import one_reading
 from nova_numa_ext.cli.heal_command import healer
 from nova_numa_ext.heal.nova_servers import NovaServers
+from nova_numa_ext.job_hint import differences, hint_keys
 from placement_traits import oslo_options, unknown_options
 from placement_traits.client import PlacementClient
 from placement_traits.command_line import version
@@ -82,12 +84,46 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
             return [Finding(check, Level.DEGRADED, text)]
         return [Finding(check, Level.GOOD, "all hold what they should")]
 
+    def _jobs(self) -> Iterable[Finding]:
+        """Look at the job service, where this controller has one."""
+        check = "jobs"
+        try:
+            from nova_numa_ext.orchestrator import conf as jobs_conf
+            from nova_numa_ext.orchestrator import startup
+            from nova_numa_ext.orchestrator.store.database import Database
+        except ImportError as error:
+            return [Finding(check, Level.GOOD, f"the job service is not installed: {error}")]
+        if not any(Path(file).exists() for file in startup.default_files()):
+            return [Finding(check, Level.GOOD, "the job service is not configured here")]
+        conf = startup.configured()
+        found, expected = Database.configured(conf).version()
+        if found != expected:
+            there = f"have version {found}" if found else "are not there"
+            text = f"tables of jobs {there}, this release wants {expected}: run numa-ext-manage db sync"
+            return [Finding(check, Level.DEGRADED, text)]
+        unread = list(
+            unknown_options.keys(
+                oslo_options.files(conf), dict(jobs_conf.list_opts()), only_known=True
+            )
+        )
+        if unread:
+            text = f"this release does not read {', '.join(unread)}: see the release notes"
+            return [Finding(check, Level.DEGRADED, text)]
+        wrong = differences(
+            hint_keys(jobs_conf.read(conf).engine.job_hint_keys, jobs_conf.GROUP),
+            hint_keys(scheduler_conf.read(self._conf).job_hint_keys, scheduler_conf.GROUP),
+        )
+        if wrong:
+            return [Finding(check, Level.DEGRADED, wrong)]
+        return [Finding(check, Level.GOOD, "tables, options and keys are those of this release")]
+
     _upgrade_checks = (
         ("[numa_ext] of nova.conf", lambda self: _result(self._options)),
         ("Placement", lambda self: _result(self._placement)),
         ("Formats of hosts", lambda self: _result(self._formats)),
         ("Flavors", lambda self: _result(self._flavors)),
         ("Allocations of servers", lambda self: _result(self._servers)),
+        ("Job service", lambda self: _result(self._jobs)),
     )
 
 

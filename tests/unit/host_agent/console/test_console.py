@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from host_agent.control.slo_store import PAUSED, Kept, SloStore, load, of_server
 from host_agent.model.journal import Entry, Result
 from host_agent.model.process import Pin
 from host_agent.model.rdt import Actual, GroupState
+from host_agent.util.acting import acting
 from host_agent.util.single_instance import single_instance
 from tests.support.fake_host import FakeHost
 
@@ -256,6 +258,37 @@ def test_what_is_released_is_not_taken_again_by_an_agent_that_has_not_noticed_it
     with single_instance(tmp_path / "state/agent.lock", "test"):
         assert run("release-bandwidth")[0] == 0
     assert phases == [PAUSED if rests else "climb"]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_round_that_began_before_the_pause_is_waited_for(
+    host: Host,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: bool,
+) -> None:
+    """Whatever features are on: it still pins, behind the reset; but one that hangs holds nothing up."""
+    with (tmp_path / "agent.conf").open("a") as config:
+        config.write("[agent]\ninterval_s = 0.2\n")
+    order: list[str] = []
+
+    def release(_write: bool) -> tuple[str, ...]:
+        order.append("undone")
+        return ()
+
+    def looked(_seconds: float) -> None:
+        if ends:
+            order.append("round ended")
+            begun.close()
+
+    monkeypatch.setattr(host, "release_throttles", release)
+    monkeypatch.setattr(time, "sleep", looked)
+    run("pause")
+    with ExitStack() as begun:
+        assert begun.enter_context(acting(tmp_path / "state/acting.lock"))
+        assert run("reset")[0] == 0
+    assert order == (["round ended", "undone"] if ends else ["undone"])
 
 
 def test_reset_keeps_the_journals_configured_size(host: Host, run: Run, tmp_path: Path) -> None:

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job service's API, as ``openstack numa job …`` asks it."""
+
+import uuid as uuids
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from keystoneauth1 import exceptions as keystone_errors
+
+from placement_traits.client import HttpAdapter
+from placement_traits.errors import (
+    CapabilityMissingError,
+    InvalidValueError,
+    NumaExtError,
+    ServiceUnavailableError,
+    cut,
+)
+
+SERVICE_TYPE: Final = "numa-ext"
+_VERSION: Final = "1.0"
+_PAGE: Final = 1000
+_AGAIN: Final = {
+    "connect_retries": 2,
+    "status_code_retries": 2,
+    "retriable_status_codes": [502, 503, 504],
+}
+_MOST_SHOWN: Final = 5
+
+Job = Mapping[str, Any]
+"""A job as the API shows it."""
+
+
+class JobRefusedError(NumaExtError):
+    """The job service refuses what was asked, in its own words."""
+
+
+class JobsClient:
+    """Jobs, as the user of the command line may see them.
+
+    All methods raise :class:`JobRefusedError`, and :class:`placement_traits.errors.ServiceUnavailableError` when the
+    service does not answer.
+
+    :param adapter: of the service's endpoint
+    """
+
+    def __init__(self, adapter: HttpAdapter) -> None:
+        self._adapter = adapter
+
+    def create(self, job: Job, *, dry_run: bool = False) -> Job:
+        """Submit a job; return it as it is stored, or would be.
+
+        A request whose answer gets lost is sent again and stores no second job.
+        """
+        key = {"Idempotency-Key": str(uuids.uuid4())}
+        path = f"/v1/jobs{'?dry_run=true' if dry_run else ''}"
+        return self._job("POST", path, json={"job": job}, headers=key)
+
+    def jobs(
+        self,
+        states: Sequence[str] = (),
+        *,
+        all_projects: bool = False,
+        marker: str | None = None,
+        most: int | None = None,
+    ) -> Iterator[Job]:
+        """Yield jobs, oldest first.
+
+        :param states: only these; (): all
+        :param marker: uuid of a job: only later ones
+        :param most: so many; None: all
+        """
+        query = [("state", state) for state in states]
+        if all_projects:
+            query.append(("all_projects", "true"))
+        left = most
+        while left is None or left > 0:
+            size = _PAGE if left is None else min(left, _PAGE)
+            page = [("limit", str(size)), *([("marker", marker)] if marker else [])]
+            found = self._asked("GET", "/v1/jobs", params=[*query, *page])["jobs"]
+            yield from found
+            if len(found) < size:
+                return
+            marker = found[-1]["id"]
+            left = None if left is None else left - len(found)
+
+    def find(self, reference: str, *, all_projects: bool = False) -> Job:
+        """Return a job by id or name.
+
+        :raises InvalidValueError: no job has this name, or several have
+        """
+        if _is_uuid(reference):
+            return self._job("GET", f"/v1/jobs/{reference}")
+        found = [job for job in self.jobs(all_projects=all_projects) if job["name"] == reference]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise InvalidValueError("<job>", reference, "id or name of a job that you may see")
+        ids = [f"{job['id']} ({job['state']})" for job in reversed(found)]
+        more = f" and {len(ids) - _MOST_SHOWN} more" if len(ids) > _MOST_SHOWN else ""
+        raise InvalidValueError("<job>", reference, f"one of {', '.join(ids[:_MOST_SHOWN])}{more}")
+
+    def change(self, job: Job, action: str) -> Job:
+        """Return a job after ``cancel``, ``hold`` or ``release``."""
+        return self._job("POST", f"/v1/jobs/{job['id']}/{action}")
+
+    def events(self, job: Job, after: int = 0) -> Iterator[Mapping[str, Any]]:
+        """Yield what happened to a job, oldest first.
+
+        :param after: only events with a larger id
+        """
+        path = f"/v1/jobs/{job['id']}/events"
+        while True:
+            page = [("limit", str(_PAGE)), ("marker", str(after))]
+            found = self._asked("GET", path, params=page)["events"]
+            yield from found
+            if len(found) < _PAGE:
+                return
+            after = found[-1]["id"]
+
+    def _job(self, method: str, path: str, **options: Any) -> Job:
+        found: Job = self._asked(method, path, **options)["job"]
+        return found
+
+    def _asked(self, method: str, path: str, **options: Any) -> Any:
+        try:
+            answer = self._adapter.request(
+                path, method, microversion=_VERSION, raise_exc=False, **_AGAIN, **options
+            )
+        except keystone_errors.EndpointNotFound as error:
+            raise CapabilityMissingError(
+                f"The catalogue has no endpoint of service type {SERVICE_TYPE} for you: the cloud has no job service, "
+                "or not in this region"
+            ) from error
+        except keystone_errors.ClientException as error:
+            raise ServiceUnavailableError(f"The job service: {cut(str(error))}") from error
+        if answer.status_code >= 400:
+            raise _error(answer)
+        return answer.json()
+
+
+def _error(answer: Any) -> NumaExtError:
+    try:
+        sentence = str(answer.json()["errors"][0]["detail"])
+    except (ValueError, LookupError, TypeError):
+        sentence = f"{answer.status_code}: {cut(answer.text)}"
+    if answer.status_code >= 500:
+        return ServiceUnavailableError(f"The job service: {sentence}")
+    return JobRefusedError(sentence)
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(uuids.UUID(text)) == text.lower()
+    except ValueError:
+        return False
