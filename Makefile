@@ -7,6 +7,7 @@ PYTHON := $(VENV)/bin/python
 PYTEST := $(PYTHON) -m pytest --durations=10
 RALLY := $(or $(NUMA_EXT_LAB),.lab)/rally/venv
 NOVA33 := $(abspath $(or $(NUMA_EXT_LAB),.lab)/nova33)
+ELASTIC := $(abspath $(or $(NUMA_EXT_LAB),.lab)/elastic)
 
 .PHONY: help venv cloud test check lint docs lab-up test-unit test-in-nova test-nova33 test-integration test-rotating test-long
 .PHONY: man sbom config bench test-rally rally rally-long clean distclean
@@ -50,6 +51,8 @@ man: venv  ## make the man pages (doc/build/man)
 config: venv  ## generate sample configuration and dashboards under etc/, and the reference tables of the documentation
 	$(VENV)/bin/oslo-config-generator --config-file etc/numa-host-agent/config-generator.conf
 	$(VENV)/bin/oslo-config-generator --config-file etc/nova/config-generator.conf
+	$(VENV)/bin/oslo-config-generator --config-file etc/numa-ext-jobs/config-generator.conf
+	$(VENV)/bin/oslopolicy-sample-generator --config-file etc/numa-ext-jobs/policy-generator.conf
 	$(PYTHON) -m tools.dashboards
 	$(PYTHON) -m tools.tables
 
@@ -87,8 +90,14 @@ rally-long: venv test-rally lab-up  ## also churn, migration, filter on and off,
 bench-%: venv  ## run one benchmark, JSON=FILE keeps its result
 	$(PYTHON) -m benchmarks.bench_$(subst -,_,$*) $(if $(JSON),--json $(JSON))
 
+# Models are fitted by libraries that do not stand beside nova; on small models threads cost more than they give.
+bench-elastic: venv
+	test -d $(ELASTIC) || $(PYTHON) -m pip install -q --target $(ELASTIC) 'scikit-learn>=1.5' 'statsmodels>=0.14.4'
+	PYTHONPATH=$(ELASTIC) OPENBLAS_NUM_THREADS=1 $(PYTHON) -m benchmarks.bench_elastic $(if $(JSON),--json $(JSON))
+
 bench: venv  ## run all benchmarks
-	@set -e; for bench in benchmarks/bench_*.py; do name=$$(basename $$bench .py); $(PYTHON) -m benchmarks.$$name; done
+	@set -e; for bench in benchmarks/bench_*.py; do name=$${bench#benchmarks/bench_}; name=$${name%.py}; \
+	  $(MAKE) --no-print-directory bench-$${name//_/-}; done
 
 SBOM := $(or $(NUMA_EXT_LAB),.lab)/sbom
 EXTRA ?= agent

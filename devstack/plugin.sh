@@ -50,6 +50,22 @@ function numa_ext_set_options {
     done
 }
 
+# Gives a service a user of Keystone in its section [placement].
+# numa_ext_set_user file user project
+function numa_ext_set_user {
+    iniset "$1" placement auth_type password
+    iniset "$1" placement auth_url "$KEYSTONE_SERVICE_URI"
+    iniset "$1" placement username "$2"
+    iniset "$1" placement password "$SERVICE_PASSWORD"
+    iniset "$1" placement project_name "$3"
+    iniset "$1" placement user_domain_name "$SERVICE_DOMAIN_NAME"
+    iniset "$1" placement project_domain_name "$SERVICE_DOMAIN_NAME"
+    iniset "$1" placement region_name "$REGION_NAME"
+    if is_service_enabled tls-proxy; then
+        iniset "$1" placement cafile "$SSL_BUNDLE_FILE"
+    fi
+}
+
 
 # Controller
 # ----------
@@ -71,6 +87,24 @@ function configure_numa_ext_scheduler {
     iniset "$NOVA_CONF" $section enabled_filters "${filters// /,}"
     iniset "$NOVA_CONF" $section weight_classes "${weighers// /,}"
     iniset "$NOVA_CONF" numa_ext journal_path "$NOVA_STATE_PATH/numa-ext/decisions.jsonl"
+    iniset "$NOVA_CONF" numa_ext job_hint_keys "$(numa_ext_job_hint_key)"
+}
+
+# What seals the job service's scheduler hints, the same for nova-scheduler and for the service.
+function numa_ext_job_hint_key {
+    local file=$NUMA_EXT_DATA_DIR/job-hint-key
+    if [[ -n "$NUMA_EXT_JOB_HINT_KEY" ]]; then
+        echo "$NUMA_EXT_JOB_HINT_KEY"
+        return
+    fi
+    install -d -m 0700 "$NUMA_EXT_DATA_DIR"
+    if [[ ! -s "$file" ]]; then
+        (
+            umask 077
+            head -c 32 /dev/urandom | base64 | tr '+/' '-_' > "$file"
+        )
+    fi
+    cat "$file"
 }
 
 # What the agents' role may is a file of its own: a policy.yaml may be there.
@@ -86,6 +120,56 @@ function create_numa_ext_flavors {
 
 function start_numa_ext_heal {
     run_process numa-ext-heal "$(get_python_exec_prefix)/numa-ext-heal --config-file $NOVA_CONF --every 60"
+}
+
+
+# Jobs
+# ----
+
+function numa_ext_has_jobs {
+    is_service_enabled numa-ext-jobs-api numa-ext-engine
+}
+
+# Users give trusts to the service's own user; API and engine read one file, which only DevStack's user reads.
+function configure_numa_ext_jobs {
+    local conf=$NUMA_EXT_JOBS_CONF user=numa-ext-jobs
+    get_or_create_user $user "$SERVICE_PASSWORD" "$SERVICE_DOMAIN_NAME"
+    get_or_add_user_project_role service $user "$SERVICE_PROJECT_NAME" "$SERVICE_DOMAIN_NAME" "$SERVICE_DOMAIN_NAME"
+
+    install -d -m 0700 "$NUMA_EXT_DATA_DIR"
+    install -m 0600 "$NUMA_EXT_DIR/devstack/options/numa-ext-jobs.conf" "$conf"
+    iniset "$conf" database connection "$(database_connection_url numa_ext)"
+    iniset "$conf" keystone_authtoken www_authenticate_uri "$KEYSTONE_SERVICE_URI"
+    iniset "$conf" numa_ext_jobs job_hint_keys "$(numa_ext_job_hint_key)"
+    iniset "$conf" numa_ext_jobs mark_file "$NUMA_EXT_DATA_DIR/engine-mark.json"
+    if is_service_enabled tls-proxy; then
+        iniset "$conf" oslo_middleware enable_proxy_headers_parsing true
+    fi
+    numa_ext_set_user "$conf" $user "$SERVICE_PROJECT_NAME"
+}
+
+# As every stack.sh does with the databases of all services.
+function init_numa_ext_jobs {
+    recreate_database numa_ext
+    "$PYTHON" -m nova_numa_ext.orchestrator.manage --config-file "$NUMA_EXT_JOBS_CONF" db sync
+}
+
+function start_numa_ext_jobs_api {
+    local address=$SERVICE_LISTEN_ADDRESS:$NUMA_EXT_JOBS_PORT protocol=http
+    if is_service_enabled tls-proxy; then
+        address=127.0.0.1:1$NUMA_EXT_JOBS_PORT protocol=https
+        start_tls_proxy numa-ext-jobs '*' "$NUMA_EXT_JOBS_PORT" 127.0.0.1 "1$NUMA_EXT_JOBS_PORT"
+    fi
+    get_or_create_service numa-ext-jobs numa-ext "Jobs that wait for places"
+    get_or_create_endpoint numa-ext "$REGION_NAME" "$protocol://$SERVICE_HOST:$NUMA_EXT_JOBS_PORT"
+    run_process numa-ext-jobs-api "$(get_python_exec_prefix)/gunicorn --env NUMA_EXT_JOBS_CONFIG=$NUMA_EXT_JOBS_CONF \
+        --bind $address --workers 2 --threads 8 --timeout 60 nova_numa_ext.orchestrator.wsgi:application"
+}
+
+# The database is a new one, not an old one that was restored.
+function start_numa_ext_engine {
+    rm -f "$NUMA_EXT_DATA_DIR/engine-mark.json"
+    run_process numa-ext-engine "$(get_python_exec_prefix)/numa-ext-engine --config-file $NUMA_EXT_JOBS_CONF"
 }
 
 
@@ -158,17 +242,7 @@ function configure_numa_ext_agent {
 
     install -m 0600 "$NUMA_EXT_DIR/devstack/options/numa-host-agent.conf" "$conf"
     iniset "$conf" host nova_conf "$NOVA_CPU_CONF"
-    iniset "$conf" placement auth_type password
-    iniset "$conf" placement auth_url "$KEYSTONE_SERVICE_URI"
-    iniset "$conf" placement username "$user"
-    iniset "$conf" placement password "$SERVICE_PASSWORD"
-    iniset "$conf" placement project_name $project
-    iniset "$conf" placement user_domain_name "$SERVICE_DOMAIN_NAME"
-    iniset "$conf" placement project_domain_name "$SERVICE_DOMAIN_NAME"
-    iniset "$conf" placement region_name "$REGION_NAME"
-    if is_service_enabled tls-proxy; then
-        iniset "$conf" placement cafile "$SSL_BUNDLE_FILE"
-    fi
+    numa_ext_set_user "$conf" "$user" $project
 }
 
 # systemd answers when the agent has finished its first round.
@@ -228,10 +302,14 @@ function numa_ext_pre_install {
     fi
 }
 
-# No extras: nova and the OpenStack client are DevStack's own here.
+# No other extras: nova and the OpenStack client are DevStack's own here.
 function numa_ext_install {
     echo_summary "Installing nova-numa-ext"
-    setup_develop "$NUMA_EXT_DIR"
+    if numa_ext_has_jobs; then
+        setup_develop "$NUMA_EXT_DIR" jobs
+    else
+        setup_develop "$NUMA_EXT_DIR"
+    fi
     if is_service_enabled numa-host-agent; then
         install_numa_ext_agent
     fi
@@ -244,6 +322,9 @@ function numa_ext_post_config {
     fi
     if is_service_enabled placement-api; then
         configure_numa_ext_placement
+    fi
+    if numa_ext_has_jobs; then
+        configure_numa_ext_jobs
     fi
     if is_service_enabled numa-host-agent; then
         configure_numa_ext_agent
@@ -258,6 +339,13 @@ function numa_ext_extra {
     fi
     if is_service_enabled numa-ext-heal; then
         start_numa_ext_heal
+    fi
+    if is_service_enabled numa-ext-jobs-api; then
+        init_numa_ext_jobs
+        start_numa_ext_jobs_api
+    fi
+    if is_service_enabled numa-ext-engine; then
+        start_numa_ext_engine
     fi
     if is_service_enabled n-api && [[ "$NUMA_EXT_FLAVORS" == "True" ]]; then
         create_numa_ext_flavors
@@ -275,6 +363,8 @@ function numa_ext_test_config {
 }
 
 function numa_ext_unstack {
+    stop_process numa-ext-engine
+    stop_process numa-ext-jobs-api
     stop_process numa-ext-heal
     stop_numa_ext_agent
     restore_numa_ext_host

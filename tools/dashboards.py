@@ -14,9 +14,14 @@ from typing import Any, Final
 
 from host_agent.report.metrics import METRICS as AGENT_METRICS
 from nova_numa_ext.metrics import METRICS as SCHEDULER_METRICS
+from nova_numa_ext.orchestrator.metrics import METRICS as JOB_METRICS
 from placement_traits.metrics import MetricSpec
 
-METRICS: Final[Mapping[str, MetricSpec]] = {**AGENT_METRICS, **SCHEDULER_METRICS}
+METRICS: Final[Mapping[str, MetricSpec]] = {
+    **AGENT_METRICS,
+    **SCHEDULER_METRICS,
+    **JOB_METRICS,
+}
 
 FOLDER: Final = Path(__file__).parents[1] / "etc/grafana"
 _COLUMNS: Final = 24
@@ -442,7 +447,70 @@ DECISIONS: Final = Dashboard(
     {},
 )
 
-DASHBOARDS: Final = {"fleet": FLEET, "host": HOST, "server": SERVER, "decisions": DECISIONS}
+JOBS: Final = Dashboard(
+    "NUMA: jobs",
+    "The job service: who waits and for how long, what runs, what nova and Placement refuse, and is there an engine?",
+    (
+        number("Jobs that wait", 'max(numa_ext_jobs{state="queued"})'),
+        number("Jobs that run", 'max(numa_ext_jobs{state="running"})'),
+        number("Longest wait", "max(numa_ext_jobs_longest_wait_seconds)", "s"),
+        number("Engines that lead", "sum(numa_ext_jobs_engine_leads)"),
+        number("An old database recovers", "max(numa_ext_jobs_recovers)"),
+        number(
+            "Failed, last hour",
+            'sum(increase(numa_ext_jobs_moves_total{state="failed"}[1h])) or vector(0)',
+        ),
+        Panel("Jobs by state", {"max by (state) (numa_ext_jobs)": "{{state}}"}),
+        Panel("Longest wait", {"max(numa_ext_jobs_longest_wait_seconds)": "longest"}, "s"),
+        Panel(
+            "Jobs that come to a state",
+            {f"sum by (state) (rate(numa_ext_jobs_moves_total{RANGE}))": "{{state}}"},
+            "ops",
+        ),
+        Panel(
+            "Why jobs go back to the queue",
+            {
+                f'sum by (term) (rate(numa_ext_jobs_moves_total{{state="queued"}}{RANGE}))': "{{term}}"
+            },
+            "ops",
+        ),
+        Panel(
+            "Why jobs fail",
+            {
+                f'sum by (term) (rate(numa_ext_jobs_moves_total{{state="failed"}}{RANGE}))': "{{term}}"
+            },
+            "ops",
+        ),
+        Panel("Who leads", {"numa_ext_jobs_engine_leads": "{{instance}}"}),
+        Panel(
+            "Rounds",
+            {
+                f"sum by (instance, result) (rate(numa_ext_jobs_rounds_total{RANGE}))": (
+                    "{{instance}} {{result}}"
+                )
+            },
+            "ops",
+        ),
+        Panel(
+            "Time of a round",
+            {
+                f"histogram_quantile({quantile}, sum by (le) (rate("
+                f"numa_ext_jobs_round_seconds_bucket{RANGE})))": name
+                for quantile, name in ((0.5, "median"), (0.99, "99th percentile"))
+            },
+            "s",
+        ),
+    ),
+    {},
+)
+
+DASHBOARDS: Final = {
+    "fleet": FLEET,
+    "host": HOST,
+    "server": SERVER,
+    "decisions": DECISIONS,
+    "jobs": JOBS,
+}
 
 
 def as_json(name: str) -> str:

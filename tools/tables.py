@@ -14,9 +14,12 @@ from host_agent.conf.configuration import SECTIONS
 from host_agent.report.metrics import METRICS as AGENT_METRICS
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.metrics import METRICS as SCHEDULER_METRICS
+from nova_numa_ext.orchestrator.conf import JobsOptions
+from nova_numa_ext.orchestrator.metrics import METRICS as JOBS_METRICS
 from placement_traits import oslo_options
 from placement_traits.metrics import MetricSpec
 from placement_traits.options import Declared, Section, declared
+from tools import jobs_api
 from tools.scheduler_figures import scheduler_rows, simple_table
 
 SOURCE: Final = Path(__file__).parents[1] / "doc/source"
@@ -58,7 +61,13 @@ Of nova-scheduler
 
 Served where ``[numa_ext]metrics_port`` is set, see :doc:`/operator/decisions`.
 
-{scheduler}"""
+{scheduler}
+Of the job service
+==================
+
+On ``[numa_ext_jobs]metrics_address``, port ``[numa_ext_jobs]metrics_port``, by each engine.
+
+{jobs}"""
 
 _OPTIONS: Final = """\
 Each option with what it is, when to change it, and when not. Names and types alone are in :doc:`/reference/options`.
@@ -75,6 +84,14 @@ made of a file needs a restart: ``view_…``, ``journal_path``, ``journal_max_mb
 and one sentence in the log says which.
 
 {scheduler}\
+In numa-ext-jobs.conf of the job service
+========================================
+
+The file is ``/etc/numa-ext-jobs/numa-ext-jobs.conf``, or those that the environment variable ``NUMA_EXT_JOBS_CONFIG``
+names (with ``:`` between them), for the API, the engine and ``numa-ext-manage``. Options of libraries (``[database]``,
+``[keystone_authtoken]``, ``[oslo_policy]``, ``[healthcheck]``) are in the sample and not repeated.
+
+{jobs}\
 In numa-host-agent.conf of a compute host
 =========================================
 
@@ -89,6 +106,7 @@ def metrics() -> str:
     """Return the page of all metrics."""
     tables = {
         "agent": _metrics(AGENT_METRICS.values()),
+        "jobs": _metrics(JOBS_METRICS.values()),
         "scheduler": _metrics(SCHEDULER_METRICS.values()),
     }
     return _page("Metrics", _METRICS.format(**tables))
@@ -96,7 +114,11 @@ def metrics() -> str:
 
 def options() -> str:
     """Return the page that says of each option when to change it."""
-    lists = {"agent": _advice(SECTIONS.values()), "scheduler": _advice([SchedulerOptions])}
+    lists = {
+        "agent": _advice(SECTIONS.values()),
+        "jobs": _advice([JobsOptions]),
+        "scheduler": _advice([SchedulerOptions]),
+    }
     return _page("Which option to change, and when", _OPTIONS.format(**lists))
 
 
@@ -123,7 +145,13 @@ def performance() -> str:
     return _FIGURES.sub(lambda found: f"{found[1]}{table}\n", page.read_text(), count=1)
 
 
+def api_of_jobs() -> str:
+    """Return the reference of the API of jobs."""
+    return _page("API of jobs", jobs_api.reference())
+
+
 PAGES: Final = {
+    "reference/jobs-api.rst": api_of_jobs,
     "reference/metrics.rst": metrics,
     "operator/options.rst": options,
     "contributor/performance.rst": performance,

@@ -24,6 +24,8 @@ RULES = {
 AGENT = 'instance="h1",job="numa-host-agent"'
 SERVER = f'{AGENT},server="u1",name="db1"'
 SCHEDULER = 'instance="c1",job="numa-ext-scheduler"'
+ENGINE = 'instance="c1",job="numa-ext-engine"'
+OTHER_ENGINE = 'instance="c2",job="numa-ext-engine"'
 
 Series = dict[str, str]
 
@@ -34,7 +36,8 @@ class Case:
 
     :param minutes: when both are looked at
     :param value: as its sentences show it
-    :param labels: that the alert has beside instance and job
+    :param labels: that the alert has beside those of the target
+    :param target: labels of the target that the alert has
     """
 
     fires: Series
@@ -42,6 +45,7 @@ class Case:
     minutes: int = 60
     value: str = ""
     labels: dict[str, str] = field(default_factory=dict)
+    target: tuple[str, ...] = ("instance", "job")
 
 
 def gauge(name: str, of: str, fires: str = "1x600", silent: str = "0x600", **more: Any) -> Case:
@@ -193,14 +197,72 @@ CASES = {
         ),
         labels={"step": "filter"},
     ),
+    "NumaExtJobEngineDown": gauge("up", ENGINE, "1x5 0x60", "1x5 0x3 1x60", minutes=11),
+    "NumaExtNoJobEngineLeads": Case(
+        {
+            f"numa_ext_jobs_engine_leads{{{ENGINE}}}": "1x5 0x10 _x60",
+            f"numa_ext_jobs_recovers{{{ENGINE}}}": "0x15 _x60",
+            f"up{{{ENGINE}}}": "1x15 0x60",
+        },
+        {
+            f"numa_ext_jobs_engine_leads{{{ENGINE}}}": "0x60",
+            f"numa_ext_jobs_engine_leads{{{OTHER_ENGINE}}}": "1x60",
+            f"up{{{ENGINE}}}": "1x60",
+            f"up{{{OTHER_ENGINE}}}": "1x60",
+        },
+        minutes=30,
+        target=("job",),
+    ),
+    "NumaExtJobsRecover": gauge("numa_ext_jobs_recovers", ENGINE, minutes=1, target=("job",)),
+    "NumaExtJobRoundsFail": Case(
+        {
+            f'numa_ext_jobs_rounds_total{{{ENGINE},result="led"}}': "0+20x90",
+            f'numa_ext_jobs_rounds_total{{{ENGINE},result="failed"}}': "0+4x90",
+        },
+        {
+            f'numa_ext_jobs_rounds_total{{{ENGINE},result="led"}}': "0+20x90",
+            f'numa_ext_jobs_rounds_total{{{ENGINE},result="failed"}}': "0+1x90",
+        },
+    ),
+    "NumaExtJobRoundsSlow": Case(
+        durations("numa_ext_jobs_round_seconds", ENGINE, "30.0"),
+        durations("numa_ext_jobs_round_seconds", ENGINE, "1.0"),
+    ),
+    "NumaExtJobsRefused": Case(
+        {
+            f'numa_ext_jobs_moves_total{{{ENGINE},state="planned",term="placed"}}': "0+4x90",
+            f'numa_ext_jobs_moves_total{{{ENGINE},state="queued",term="no_valid_host"}}': "0+3x90",
+        },
+        {
+            f'numa_ext_jobs_moves_total{{{ENGINE},state="planned",term="placed"}}': "0+4x90",
+            f'numa_ext_jobs_moves_total{{{ENGINE},state="queued",term="preempted"}}': "0+1x90",
+        },
+        minutes=80,
+        target=("job",),
+    ),
+    "NumaExtJobWaitsForLong": gauge(
+        "numa_ext_jobs_longest_wait_seconds",
+        ENGINE,
+        "90000x100",
+        "90000x30 80000x100",
+        minutes=70,
+        target=("job",),
+    ),
 }
+
+
+def test_no_leader_is_expected_while_an_old_database_recovers(tmp_path: Path) -> None:
+    case = CASES["NumaExtNoJobEngineLeads"]
+    recovers = case.fires | {f"numa_ext_jobs_recovers{{{ENGINE}}}": "1x60"}
+    done = run(tmp_path, test_file("NumaExtNoJobEngineLeads", case, case.fires, recovers))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def labels_of(case: Case) -> dict[str, str]:
     """What the alert is about."""
     (series, *_) = case.fires
     found = dict(re.findall(r'(\w+)="([^"]*)"', series))
-    return {name: found[name] for name in ("instance", "job")} | case.labels
+    return {name: found[name] for name in case.target} | case.labels
 
 
 def rendered(text: str, labels: dict[str, str], value: str) -> str:

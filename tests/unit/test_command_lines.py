@@ -14,6 +14,7 @@ import pytest
 from host_agent.cmd import agent, ctl, supervisor
 from host_agent.report.metrics import Metrics
 from nova_numa_ext.cli import heal_command
+from nova_numa_ext.orchestrator import manage
 from placement_traits.command_line import version
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +69,7 @@ def test_the_page_of_commands_lists_every_one() -> None:
         (supervisor.main, ["--watchdog", "-1"], "--watchdog: -1", "a number from 0.1 to 86400"),
         (supervisor.main, ["--restart-after", "inf"], "--restart-after: inf", "from 0.1 to 86400"),
         (heal_command.main, ["--every", "0"], "--every: 0", "a number from 1 to 86400"),
+        (manage.main, ["purge", "--older-than", "-1"], "--older-than: -1", "from 0 to 36525"),
     ],
 )
 def test_a_number_out_of_bounds_is_refused_in_a_sentence(

@@ -12,7 +12,7 @@ import yaml
 from tests.support.promtool import TARGET, metrics_of, promtool, undeclared
 from tools.dashboards import FOLDER, METRICS, as_json
 
-NAMES = ("decisions", "fleet", "host", "server")
+NAMES = ("decisions", "fleet", "host", "jobs", "server")
 BOARDS: dict[str, Any] = {name: json.loads((FOLDER / f"{name}.json").read_text()) for name in NAMES}
 TARGETS = [
     pytest.param(target, id=f"{name}-{panel['title']}-{target['refId']}")

@@ -27,11 +27,12 @@ def family(kind: type[NumaExtError]) -> Iterator[type[NumaExtError]]:
 def all_errors() -> list[type[NumaExtError]]:
     """The whole family, after every module of the three packages has been loaded.
 
-    But for Rally's plug-ins: Rally has an environment of its own.
+    But for Rally's plug-ins: Rally has an environment of its own. And but for what does its work when it is loaded.
     """
     for package in (placement_traits, nova_numa_ext, host_agent):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not found.name.endswith("__main__") and "nova_numa_ext.rally." not in found.name:
+            at_work = found.name.endswith((".__main__", ".wsgi"))
+            if not at_work and "nova_numa_ext.rally." not in found.name:
                 importlib.import_module(found.name)
     return sorted(set(family(NumaExtError)), key=lambda kind: kind.__qualname__)
 

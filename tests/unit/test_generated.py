@@ -7,12 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.entry_points import environment
 from tools.tables import PAGES, SOURCE
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = {
     "etc/nova/config-generator.conf": "etc/nova/nova-numa-ext.conf.sample",
+    "etc/numa-ext-jobs/config-generator.conf": "etc/numa-ext-jobs/numa-ext-jobs.conf.sample",
+    "etc/numa-ext-jobs/policy-generator.conf": "etc/numa-ext-jobs/policy.yaml.sample",
     "etc/numa-host-agent/config-generator.conf": "etc/numa-host-agent/numa-host-agent.conf.sample",
+}
+PROGRAMS = {
+    "config": "from oslo_config.generator import main; import sys; sys.exit(main(sys.argv[1:]))",
+    "policy": "from oslo_policy.generator import generate_sample as main; import sys; sys.exit(main(sys.argv[1:]))",
 }
 
 
@@ -36,8 +43,9 @@ def test_no_page_prints_tables_only_when_it_is_built() -> None:
 def test_a_sample_is_as_it_is_generated(tmp_path: Path, generator: str, sample: str) -> None:
     made = tmp_path / "sample"
     words = ["--config-file", generator, "--output-file", str(made)]
-    program = "from oslo_config.generator import main; import sys; sys.exit(main(sys.argv[1:]))"
-    subprocess.run([sys.executable, "-c", program, *words], cwd=ROOT, check=True)
+    program = PROGRAMS[Path(generator).name.partition("-")[0]]
+    command = [sys.executable, "-c", program, *words]
+    subprocess.run(command, cwd=ROOT, env=environment(tmp_path), check=True)
     assert made.read_text() == (ROOT / sample).read_text()
 
 

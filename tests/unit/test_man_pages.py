@@ -13,6 +13,7 @@ from docutils.writers import manpage
 
 from host_agent.cmd import ctl, supervisor
 from nova_numa_ext.cli import explain_command, heal_command
+from nova_numa_ext.orchestrator import manage, service
 
 ROOT = Path(__file__).parents[2]
 PAGES = {file.stem: file for file in (ROOT / "doc/source/cli").glob("numa-*.rst")}
@@ -20,8 +21,10 @@ PAGES = {file.stem: file for file in (ROOT / "doc/source/cli").glob("numa-*.rst"
 PARSERS = {
     "numa-host-agent-ctl": ctl._parser,
     "numa-host-agent-supervisor": supervisor._parser,
+    "numa-ext-engine": service._parser,
     "numa-ext-explain": explain_command._parser,
     "numa-ext-heal": heal_command._parser,
+    "numa-ext-manage": manage._parser,
 }
 
 

@@ -21,8 +21,10 @@ PARTS: dict[str, tuple[str, ...]] = {
     "nova_numa_ext/policy": (),
     "nova_numa_ext/cli": ("client", "scheduler"),
     "nova_numa_ext/orchestrator": ("jobs",),
+    "nova_numa_ext/learning": ("elastic",),
     "nova_numa_ext/rally": ("rally",),
     "nova_numa_ext/simulator": ("sim",),
+    "nova_numa_ext/flow": ("flow",),
     "nova_numa_ext": ("scheduler", "metrics"),
 }
 # Imported by name only, or where the package's name is not the import's.
@@ -34,6 +36,7 @@ IMPORTS = {
     "oslo.config": "oslo_config",
     "pqos": "pqos",
     "PyYAML": "yaml",
+    "scikit-learn": "sklearn",
     "Flask": "flask",
     "SQLAlchemy": "sqlalchemy",
     "python-novaclient": "novaclient",
@@ -41,8 +44,8 @@ IMPORTS = {
     "python-openstackclient": "openstackclient",
     "openstacksdk": "openstack",
 }
-# Loads our commands by their entry points.
-NOT_IMPORTED = {"python-openstackclient"}
+# Load our commands by their entry points, and the API of jobs by its name.
+NOT_IMPORTED = {"gunicorn", "python-openstackclient"}
 
 
 def names(lines: str) -> set[str]:

@@ -43,14 +43,25 @@ STARTS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "rally": (("rally", "plugin", "show", "NumaExt.boot_and_check_placement"),),
     "jobs": (
-        (
-            *("python", "-c"),
-            "from nova_numa_ext.orchestrator.store.database import Database as D; D('sqlite:///jobs.db').sync()",
-        ),
+        ("numa-ext-manage", "--config-file=jobs.conf", "db", "sync"),
+        ("numa-ext-engine", "--help"),
+        ("gunicorn", "--check-config", "nova_numa_ext.orchestrator.wsgi:application"),
+    ),
+    "elastic": (
         (
             "python",
             "-c",
-            "from nova_numa_ext.orchestrator import api, engine; import nova_numa_ext.orchestrator.api.app",
+            "from nova_numa_ext.learning.models import published, check_installed; check_installed()",
+        ),
+    ),
+    "flow": (
+        (
+            "python",
+            "-c",
+            "import numpy; from nova_numa_ext.policy.remote_gpu.network import FlowNetwork; "
+            "from nova_numa_ext.flow.solvers import installed_solver, with_highs, with_ortools; "
+            "one = numpy.array([1]); arc = FlowNetwork(one, 0 * one, one, one, numpy.array([-1, 1])); "
+            "assert installed_solver() is with_ortools; assert with_ortools(arc) == with_highs(arc)",
         ),
     ),
     "sim": (("python", "-m", "nova_numa_ext.simulator", "--jobs", "5"),),
@@ -210,5 +221,18 @@ def test_an_extra_alone_brings_all_that_its_part_needs(
         f"[helper]\nsocket = {tmp_path}/helper.sock\nstate_dir = {tmp_path}/helper\n"
         "[placement]\nenabled = false\n"
     )
+    (tmp_path / "jobs.conf").write_text(
+        f"[database]\nconnection = sqlite:///{tmp_path}/jobs.db\n[placement]\nauth_type = password\n"
+        "auth_url = http://k/v3\nusername = u\npassword = p\n[keystone_authtoken]\nauth_section = placement\n"
+    )
+    surroundings = os.environ | {"NUMA_EXT_JOBS_CONFIG": f"{tmp_path}/jobs.conf"}
     for program, *words in STARTS[extra]:
-        run(programs / program, *words, cwd=tmp_path)
+        run(programs / program, *words, cwd=tmp_path, env=surroundings)
+
+
+def test_the_models_of_elastic_groups_keep_their_fixtures(built: Path, tmp_path: Path) -> None:
+    """F-004-51, -56 and -57: no other environment of the tests has the libraries."""
+    extras = f"{wheel(built)}[elastic]"
+    programs = environment(tmp_path / "venv", extras, "pytest", "pytest-timeout", "hypothesis")
+    folder = "tests/unit/nova_numa_ext/learning"
+    run(programs / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", folder, cwd=ROOT)

@@ -14,10 +14,12 @@ _PROGRAMS = Path(__file__).with_name("programs.sh")
 _COMMANDS = (
     *(
         "awk",
+        "base64",
         "cat",
         "cp",
         "dirname",
         "grep",
+        "head",
         "install",
         "ln",
         "ls",
@@ -31,7 +33,9 @@ _COMMANDS = (
 )
 _PYTHON = """#!/bin/bash
 echo "python OS_CLOUD=$OS_CLOUD $*" >> "{root}/calls"
-cat > "{root}/flavors"
+if [[ "$*" == *" flavors" ]]; then
+    cat > "{root}/flavors"
+fi
 """
 # Of DevStack and of the machine's imitation, not of a plug-in.
 _NOT_FILES = ("bin", "calls", "mistakes", "units", "mounted", "numa_balancing", "flavors")

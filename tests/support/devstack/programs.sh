@@ -31,6 +31,9 @@ PYTHON=$ROOT/bin/python3
 REGION_NAME=RegionOne
 SERVICE_PASSWORD=secret
 SERVICE_DOMAIN_NAME=Default
+SERVICE_PROJECT_NAME=service
+SERVICE_HOST=192.0.2.1
+SERVICE_LISTEN_ADDRESS=0.0.0.0
 KEYSTONE_SERVICE_URI=http://192.0.2.1/identity
 NOVA_STATE_PATH=$DATA_DIR/nova
 NOVA_CONF=$ROOT/etc/nova/nova.conf
@@ -173,6 +176,30 @@ function get_or_create_user {
 
 function get_or_add_user_project_role {
     _call "assignment $*"
+}
+
+function get_or_create_service {
+    [[ $# == 3 ]] || _mistake "get_or_create_service takes name, type, description: $*"
+    _call "service $*"
+}
+
+# By the service's type; one URL is that of all interfaces.
+function get_or_create_endpoint {
+    [[ $# -ge 3 ]] || _mistake "get_or_create_endpoint takes service, region, URL: $*"
+    _call "endpoint $*"
+}
+
+function database_connection_url {
+    echo "mysql+pymysql://root:secret@127.0.0.1/$1?charset=utf8"
+}
+
+function recreate_database {
+    _call "database $*"
+}
+
+function start_tls_proxy {
+    [[ $# == 5 ]] || _mistake "start_tls_proxy takes a name and two addresses: $*"
+    _call "tls_proxy $*"
 }
 
 # Both do nothing for a service that is not enabled.

@@ -17,16 +17,23 @@ from numa_lab.settings import HostConfig, Settings
 from oslo_config import cfg
 from oslo_policy import policy
 from placement import policies
+from werkzeug.test import Client
 
 from host_agent.conf import configuration as agent_configuration
+from nova_numa_ext.orchestrator import startup
+from nova_numa_ext.orchestrator.application import assembled
+from nova_numa_ext.orchestrator.store.database import Database
 from placement_traits import nova_conf
 from placement_traits.findings import Level
 from tests.support.devstack import CHECKOUT, Machine, options
 
 OPTIONS = CHECKOUT / "devstack/options"
 AGENT_CONF = "etc/numa-host-agent/numa-host-agent.conf"
-OF_THE_PLACE = ("journal_path", "metrics_port")
-INSTALLATION = (CHECKOUT / "doc/source/operator/installation.rst").read_text()
+JOBS_CONF = "opt/stack/data/numa-ext/numa-ext-jobs.conf"
+OF_THE_PLACE = ("journal_path", "metrics_port", "job_hint_keys")
+OPERATOR = CHECKOUT / "doc/source/operator"
+# What is tried changes faster than a cloud.
+OF_TRIALS = ("numa_ext", "numa_ext_jobs")
 
 # nova-scheduler as it starts, up to the database: filters and weighers that it would ask, in order, and our options.
 NOVA_SCHEDULER = """
@@ -120,6 +127,7 @@ def test_our_doctor_is_content_with_devstacks_nova_scheduler(machine: Machine) -
     [
         ("placement.conf", "etc/placement/placement.conf", "placement/placement.conf"),
         ("numa-host-agent.conf", AGENT_CONF, "numa-host-agent.conf"),
+        ("numa-ext-jobs.conf", JOBS_CONF, "numa-ext-jobs/numa-ext-jobs.conf"),
     ],
 )
 def test_options_are_those_of_the_lab(
@@ -147,17 +155,25 @@ def test_the_lab_can_do_without_our_filter_and_weigher(lab: Settings) -> None:
     assert configuration.nova_compute_conf(replace(plain), host).endswith(text)
 
 
-@pytest.mark.parametrize("name", ["nova.conf", "placement.conf"])
-def test_operators_are_told_the_same(name: str, tmp_path: Path) -> None:
-    """But for how often the view is read: what is tried changes faster than a cloud."""
-    shown = [
-        re.sub("(?m)^    ", "", block)
-        for block in re.findall(r"(?m)^\.\. code-block:: ini\n\n((?:    .*\n|\n)+)", INSTALLATION)
-    ]
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [
+        ("nova.conf", "installation.rst"),
+        ("placement.conf", "installation.rst"),
+        ("numa-ext-jobs.conf", "jobs.rst"),
+    ],
+)
+def test_operators_are_told_the_same(name: str, page: str, tmp_path: Path) -> None:
+    """But for how often something is done."""
+    blocks = re.findall(
+        r"(?m)^\.\. code-block:: ini\n\n((?:    .*\n|\n)+)", (OPERATOR / page).read_text()
+    )
+    shown = [re.sub("(?m)^    ", "", block) for block in blocks]
     (tmp_path / "shown").write_text("".join(shown))
     found = options(tmp_path / "shown")
-    wanted = options(OPTIONS / name)
-    wanted.pop(("numa_ext", "view_refresh_interval"), None)
+    told = options(OPTIONS / name).items()
+    wanted = {key: value for key, value in told if key[0] not in OF_TRIALS}
+    assert wanted
     assert {key: found.get(key) for key in wanted} == wanted
 
 
@@ -167,6 +183,15 @@ def test_the_agent_reads_every_key_that_it_is_told(machine: Machine) -> None:
     assert conf.placement.bandwidth_mbps_per_node == 20000
     assert conf.host.nova_conf == (str(machine.root / "etc/nova/nova-cpu.conf"),)
     assert conf.oslo.placement.auth_type == "password"
+
+
+def test_the_job_service_starts_with_what_devstack_writes(machine: Machine) -> None:
+    file = machine.root / JOBS_CONF
+    conf = startup.configured([str(file)])
+    wrong = {key for section, key in options(file) if section == "numa_ext_jobs"}
+    assert wrong - {*conf.numa_ext_jobs} == set(), "no option of ours"
+    assert Client(assembled(conf)).get("/healthcheck").status_code == 200
+    assert Database.configured(conf)
 
 
 def test_placement_finds_the_shipped_policy_beside_its_own(machine: Machine) -> None:
@@ -196,5 +221,5 @@ def test_the_readme_names_every_setting_and_service() -> None:
     readme = (CHECKOUT / "devstack/README.rst").read_text()
     names = set(re.findall(r"\$\(trueorfalse \w+ (\w+)\)|enable_service ([\w-]+)", settings))
     named = {one or other for one, other in names}
-    assert len(named) == 4
+    assert len(named) == 6
     assert {name for name in named if f"* - ``{name}``" not in readme} == set()

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from nova_numa_ext.job_hint import hint_keys
+from nova_numa_ext.orchestrator import manage
 from tests.support.devstack import CHECKOUT, Machine, Run, options
 
 CONTROLLER = "key,n-api,n-sch,n-cond,placement-api"
@@ -17,6 +19,9 @@ AGENT = {
     "numa-host-agent-helper.socket",
 }
 HEAL = "devstack@numa-ext-heal.service"
+JOBS = {"devstack@numa-ext-jobs-api.service", "devstack@numa-ext-engine.service"}
+JOBS_CONF = "opt/stack/data/numa-ext/numa-ext-jobs.conf"
+HINT_KEY = "opt/stack/data/numa-ext/job-hint-key"
 AGENT_CONF = "etc/numa-host-agent/numa-host-agent.conf"
 
 
@@ -38,7 +43,7 @@ def flavors(machine: Machine) -> object:
 
 def test_all_in_one_has_everything(machine: Machine) -> None:
     run = good(machine.run("stack", ALL_IN_ONE))
-    assert machine.active() == AGENT | {HEAL}
+    assert machine.active() == AGENT | JOBS | {HEAL}
     assert machine.enabled() == {
         *("numa-host-agent.service", "numa-host-agent-helper.socket"),
         "numa-host-agent-withdraw.timer",
@@ -48,7 +53,7 @@ def test_all_in_one_has_everything(machine: Machine) -> None:
         shipped = (CHECKOUT / "etc/systemd" / unit).read_text()
         assert machine.files()[f"etc/systemd/system/{unit}"] == shipped
     assert flavors(machine) == json.loads((CHECKOUT / "devstack/lab/flavors.json").read_text())
-    assert run.of("setup_develop") == [f"{CHECKOUT}"] * 2
+    assert run.of("setup_develop") == [f"{CHECKOUT} jobs"] * 2
     assert (machine.root / "numa_balancing").read_text() == "0\n"
 
 
@@ -66,7 +71,7 @@ def test_a_second_stack_changes_nothing(machine: Machine) -> None:
 
 def test_each_phase_repeated_leaves_one_of_each_option(machine: Machine) -> None:
     good(machine.run("stack", ALL_IN_ONE))
-    for name in ("etc/nova/nova.conf", "etc/placement/placement.conf", AGENT_CONF):
+    for name in ("etc/nova/nova.conf", "etc/placement/placement.conf", AGENT_CONF, JOBS_CONF):
         found = options(machine.root / name)
         several = {key for key, values in found.items() if len(values) > 1}
         assert several <= {("filter_scheduler", "available_filters")}
@@ -103,6 +108,8 @@ def test_an_agent_that_was_disabled_meanwhile_leaves_nothing(machine: Machine) -
 def test_a_compute_node_has_the_agent_and_nothing_of_the_controller(machine: Machine) -> None:
     run = good(machine.run("stack", COMPUTE))
     assert machine.active() == AGENT
+    assert run.of("setup_develop") == [f"{CHECKOUT}"] * 2
+    assert not any(run.of(what) for what in ("service", "endpoint", "database"))
     assert not (machine.root / "flavors").exists()
     assert ("numa_ext", "journal_path") not in options(machine.root / "etc/nova/nova.conf")
     assert options(machine.root / "etc/placement/placement.conf").keys() == {
@@ -115,9 +122,9 @@ def test_a_compute_node_has_the_agent_and_nothing_of_the_controller(machine: Mac
 
 def test_a_controller_has_no_agent(machine: Machine) -> None:
     run = good(machine.run("stack", CONTROLLER))
-    assert machine.active() == {HEAL}
+    assert machine.active() == JOBS | {HEAL}
     assert not any("numa-host-agent" in name for name in machine.files())
-    assert not any(run.of(what) for what in ("user", "role", "pip_install", "sudo"))
+    assert not any(run.of(what) for what in ("role", "pip_install", "sudo"))
 
 
 @pytest.mark.parametrize(
@@ -200,6 +207,110 @@ def test_filters_of_others_stay_and_stand_before_ours(machine: Machine) -> None:
     ]
     assert len(set(filters.split(","))) == len(filters.split(",")) == 10
     assert found["filter_scheduler", "track_instance_changes"] == ["False"], "DevStack's"
+
+
+def test_the_job_service_has_its_user_its_tables_and_its_endpoint(machine: Machine) -> None:
+    run = good(machine.run("stack", CONTROLLER))
+    assert set(run.of("user")) == {"numa-ext-jobs secret Default"}
+    assert set(run.of("assignment")) == {"service numa-ext-jobs service Default Default"}
+    assert set(run.of("service")) == {"numa-ext-jobs numa-ext Jobs that wait for places"}
+    assert set(run.of("endpoint")) == {"numa-ext RegionOne http://192.0.2.1:8991"}
+    steps = [call.split()[0] for call in run.calls if "jobs" in call or "numa_ext" in call]
+    first = steps[steps.index("database") :]
+    assert first[:2] == ["database", "python"], "tables before what needs them"
+    assert first.index("run_process") > 1
+    (words,) = {call for call in run.of("python") if "manage" in call}
+    assert manage._parser().parse_args(words.split()[3:]).config_file == [
+        str(machine.root / JOBS_CONF)
+    ]
+    found = options(machine.root / JOBS_CONF)
+    told = {key: found["placement", key] for key in ("username", "password", "project_name")}
+    assert told == {
+        "username": ["numa-ext-jobs"],
+        "password": ["secret"],
+        "project_name": ["service"],
+    }
+    api, engine = (call for call in run.of("run_process")[:3] if "heal" not in call)
+    assert f"--env NUMA_EXT_JOBS_CONFIG={machine.root / JOBS_CONF}" in api
+    assert "--bind 0.0.0.0:8991" in api
+    assert engine.endswith(f"/numa-ext-engine --config-file {machine.root / JOBS_CONF}")
+
+
+def test_nova_scheduler_and_the_job_service_have_the_same_key(machine: Machine) -> None:
+    """Made once, so that servers made with it can be moved after another stack.sh; only DevStack's user reads it."""
+    good(machine.run("stack", CONTROLLER))
+    for file in (HINT_KEY, JOBS_CONF):
+        assert (machine.root / file).stat().st_mode & 0o777 == 0o600
+    key = (machine.root / HINT_KEY).read_text().strip()
+    assert hint_keys([key], "numa_ext")
+    for again in (False, True):
+        if again:
+            good(machine.run("unstack", CONTROLLER))
+            good(machine.run("stack", CONTROLLER))
+        for file, section in (("etc/nova/nova.conf", "numa_ext"), (JOBS_CONF, "numa_ext_jobs")):
+            assert options(machine.root / file)[section, "job_hint_keys"] == [key]
+
+
+def test_the_key_can_be_given_to_nodes_that_share_the_work(machine: Machine) -> None:
+    key = "zKk8gP0c0n3hJp2mJt1uR0oQ3mXy1v5w7q9s2d4f6g8="
+    good(machine.run("stack", CONTROLLER, NUMA_EXT_JOB_HINT_KEY=key))
+    assert options(machine.root / JOBS_CONF)["numa_ext_jobs", "job_hint_keys"] == [key]
+    assert options(machine.root / "etc/nova/nova.conf")["numa_ext", "job_hint_keys"] == [key]
+    assert not (machine.root / HINT_KEY).exists()
+
+
+def test_behind_a_tls_proxy_the_jobs_api_listens_on_loopback(machine: Machine) -> None:
+    run = good(machine.run("stack", f"{CONTROLLER},tls-proxy"))
+    assert set(run.of("endpoint")) == {"numa-ext RegionOne https://192.0.2.1:8991"}
+    assert set(run.of("tls_proxy")) == {"numa-ext-jobs * 8991 127.0.0.1 18991"}
+    api = next(call for call in run.of("run_process") if "gunicorn" in call)
+    assert "--bind 127.0.0.1:18991" in api
+    found = options(machine.root / JOBS_CONF)
+    assert found["oslo_middleware", "enable_proxy_headers_parsing"] == ["true"]
+    assert ("placement", "cafile") in found
+
+
+@pytest.mark.parametrize(
+    ("left_out", "left"),
+    [
+        ("numa-ext-engine", {"devstack@numa-ext-jobs-api.service"}),
+        ("numa-ext-jobs-api", {"devstack@numa-ext-engine.service"}),
+    ],
+)
+def test_engines_and_api_can_be_on_nodes_of_their_own(
+    machine: Machine, left_out: str, left: set[str]
+) -> None:
+    """Tables are made where the API is: by one node of them all."""
+    run = good(machine.run("stack", CONTROLLER, DISABLED_SERVICES=left_out))
+    assert machine.active() == left | {HEAL}
+    assert bool(run.of("database")) == (left_out == "numa-ext-engine")
+    assert (machine.root / JOBS_CONF).exists()
+
+
+def test_without_the_job_service_there_is_nothing_of_it(machine: Machine) -> None:
+    names = "numa-ext-jobs-api,numa-ext-engine"
+    run = good(machine.run("stack", CONTROLLER, DISABLED_SERVICES=names))
+    assert machine.active() == {HEAL}
+    assert run.of("setup_develop") == [f"{CHECKOUT}"] * 2
+    assert not any(run.of(what) for what in ("user", "service", "endpoint", "database"))
+    assert not (machine.root / JOBS_CONF).exists()
+
+
+def test_an_engine_takes_no_new_database_for_an_old_one(machine: Machine) -> None:
+    """Each stack.sh makes the database anew: what the engine has seen of the one before is forgotten."""
+    good(machine.run("stack", CONTROLLER))
+    mark = Path(options(machine.root / JOBS_CONF)["numa_ext_jobs", "mark_file"][0])
+    assert mark.parent == machine.root / Path(JOBS_CONF).parent
+    mark.write_text("{}")
+    good(machine.run("unstack", CONTROLLER))
+    good(machine.run("stack", CONTROLLER))
+    assert not mark.exists()
+
+
+def test_local_conf_adds_options_of_the_job_service(machine: Machine) -> None:
+    words = "$NUMA_EXT_JOBS_CONF numa_ext_jobs discipline fcfs"
+    good(machine.run("stack", CONTROLLER, LOCAL_CONF=words))
+    assert options(machine.root / JOBS_CONF)["numa_ext_jobs", "discipline"] == ["fcfs"]
 
 
 def test_nova_scheduler_and_flavors_can_be_left_alone(machine: Machine) -> None:
