@@ -14,7 +14,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -177,6 +178,20 @@ class LabHost:
     @property
     def _state(self) -> Path:
         return self.emulated.folder / "state" / "numa-host-agent"
+
+    @contextmanager
+    def helper(self) -> Iterator[None]:
+        """The helper alone, while agent and supervisor are stopped: root's commands go on as the agent's user."""
+        program = f"{sys.executable} {sys.prefix}/bin/numa-host-agent-helper"
+        command = f"{program} --config-file {self.emulated.agent_conf}"
+        started = f"(nohup {command} >/tmp/helper.log 2>&1 </dev/null & echo $!)"
+        pid = self.run(started).strip()
+        listens = "grep -c numa-host-agent-helper.sock /proc/net/unix || true"
+        try:
+            eventually("the helper listens", lambda: int(self.run(listens)), pause_s=2)
+            yield
+        finally:
+            self.run(f"kill {pid}; while [ -d /proc/{pid} ]; do sleep 0.2; done")
 
     def ctl(self, *words: str) -> Any:
         """``numa-host-agent-ctl WORDS -f json`` as an operator would call it."""

@@ -14,7 +14,7 @@ def running_cloud() -> LabCloud:
 
     ::
 
-        controller   keystone, glance, placement, nova-api, -conductor, -scheduler with our plug-ins
+        controller   keystone, glance, placement, nova-api, -conductor, -scheduler with our plug-ins; job service
         ├─ h1        emulated: 2 sockets, 4 nodes = 4 L3 domains (distances 10/16/22/160), 4 GPUs of a Minsky
         └─ h2        the same with the 8 GPUs of a DGX-1
            each runs nova-compute, libvirtd, numa-host-agent and QEMU's RDT model

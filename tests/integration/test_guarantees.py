@@ -175,15 +175,15 @@ def test_a_dry_run_writes_nothing(pair: Pair) -> None:
     venv = pair.host.agent.description.argv[0].removesuffix("/python")
     pair.host.agent.stop()
     try:
-        pair.host.run(f"{venv}/python {venv}/numa-host-agent-ctl --config-file {conf} reset", 240)
-        before = without_comings_and_goings(pair.host.read_back())
-        assert [name for name in before["resctrl"] if name.startswith("numa_ext-")] == [], (
-            "reset left groups"
-        )
-        told = pair.host.run(
-            f"{venv}/python {venv}/numa-host-agent --config-file {conf} --dry-run --once", 240
-        )
-        assert without_comings_and_goings(pair.host.read_back()) == before
+        with pair.host.helper():
+            reset = f"{venv}/python {venv}/numa-host-agent-ctl --config-file {conf} reset"
+            pair.host.run(reset, 240)
+            before = without_comings_and_goings(pair.host.read_back())
+            ours = [name for name in before["resctrl"] if name.startswith("numa_ext-")]
+            assert ours == [], "reset left groups"
+            dry = f"{venv}/python {venv}/numa-host-agent --config-file {conf} --dry-run --once"
+            told = pair.host.run(dry, 240)
+            assert without_comings_and_goings(pair.host.read_back()) == before
     finally:
         pair.host.agent.start()
     assert pair.lc.id[:8] in told, "the dry run does not say what it would do"

@@ -11,7 +11,7 @@ Standard library only: this package runs before any virtual environment exists.
 ``packages``      Debian packages that are missing
 ``pyenv``         the virtual environment of the cloud and of this checkout
 ``configuration`` configuration files from ``templates/``
-``controlplane``  MariaDB, RabbitMQ, Keystone, Placement, Glance, Nova, the network stub
+``controlplane``  MariaDB, RabbitMQ, Keystone, Placement, Glance, Nova, the network stub, the job service
 ``localcompute``  libvirtd + nova-compute on this machine, in private namespaces
 ``emulated``      QEMU/TCG hosts with NUMA, RDT and PCI devices; made from ``emulated_machine`` (the command line),
                   ``guest_shell`` (commands inside), ``qemu_build``, ``kernel`` and ``venv_image``

@@ -222,7 +222,7 @@ def _clean(options: argparse.Namespace, settings: Settings, progress: Progress) 
 def _print_services(status: dict[str, Any]) -> None:
     for row in status["services"]:
         state = "serves" if row["serves"] else "does not serve" if row["pid"] else "stopped"
-        print(f"  {row['name']:16} {row['pid'] or '-':>8}  {state}")
+        print(f"  {row['name']:18} {row['pid'] or '-':>8}  {state}")
 
 
 def _host_words(host: dict[str, Any]) -> str:

@@ -14,13 +14,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .errors import LabError
-from .settings import HostConfig, Settings
+from .settings import JOB_ENGINES, HostConfig, Settings
 
 GPU_RESOURCE_CLASS = "CUSTOM_GPU"
 PCI_ALIAS = {"name": "gpu", "resource_class": GPU_RESOURCE_CLASS, "device_type": "type-PCI"}
 
 _AGENT_USER = "numa-ext-host-"
 _AGENT_PROJECT = "numa-ext-hosts"
+
+_JOB_USER = "numa-ext-jobs"
 
 _OUR_PLUGINS = ("NumaExtFilter", "NumaExtWeigher")
 
@@ -31,6 +33,7 @@ _WSGI_APPLICATIONS = {
     "nova-api": "nova.wsgi.osapi_compute:application",
     "network": "numa_lab.stub_network:application",
 }
+_JOB_APPLICATION = {"numa-ext-jobs-api": "nova_numa_ext.orchestrator.wsgi:application"}
 
 
 def render(template: Path, values: Mapping[str, object]) -> str:
@@ -77,15 +80,22 @@ def nova_compute_conf(settings: Settings, host: HostConfig) -> str:
     return _nova_conf(settings, "nova-compute.conf", values, auth)
 
 
-def agent_conf(settings: Settings, host: HostConfig, nova_conf: Path, helper: Path) -> str:
+def agent_conf(
+    settings: Settings,
+    host: HostConfig,
+    nova_conf: Path,
+    helper: Path,
+    state: Path | None = None,
+) -> str:
     """The whole configuration of our agent on one compute.
 
     :param nova_conf: what its nova-compute reads
     :param helper: folder of the agent's privileged helper; its socket is beside it
+    :param state: folder of the agent's state, as that host sees it; the default is in nova's
     """
     values = _common_values(settings) | {
         "name": host.name,
-        "agent_state": host.state / "numa-host-agent",
+        "agent_state": state or host.state / "numa-host-agent",
         "helper": helper,
         "nova_conf": nova_conf,
         "gpu_products": ",".join(_products(host)),
@@ -97,16 +107,18 @@ def agent_conf(settings: Settings, host: HostConfig, nova_conf: Path, helper: Pa
     return own + _options(settings, "numa-host-agent.conf")
 
 
-def supervisor(settings: Settings, conf: Path) -> tuple[str, ...]:
+def supervisor(settings: Settings, conf: Path, user: str = "") -> tuple[str, ...]:
     """What Python is given to keep our agent on a compute: there is no systemd.
 
     Times are those of an emulated host, which needs a second for what others do in 50 ms: a first round takes minutes.
 
     :param conf: the agent's configuration
+    :param user: who runs it; "" who runs the supervisor
     """
     patience = ("--max-silence=600", "--watchdog=600", "--start=900")
     program = f"{settings.venv}/bin/numa-host-agent-supervisor"
-    return (program, f"--config-file={conf}", *patience)
+    as_user = (f"--user={user}",) if user else ()
+    return (program, f"--config-file={conf}", *as_user, *patience)
 
 
 def write_servers(settings: Settings) -> None:
@@ -130,6 +142,7 @@ def write_controller(settings: Settings) -> None:
     nova = _nova_conf(settings, "nova-controller.conf", values, _auth(settings, "nova"))
     if not settings.plain:
         nova += render(templates / "nova-numa-ext.conf", values)
+        _write_jobs(settings, values)
     write_if_changed(settings.etc / "nova" / "nova.conf", nova)
     # The log of a WSGI application would be called after gunicorn.
     write_if_changed(
@@ -137,7 +150,8 @@ def write_controller(settings: Settings) -> None:
         f"[DEFAULT]\nlog_file = {settings.log}/nova-api.log\n",
     )
     ports = _wsgi_ports(settings)
-    for name, application in _WSGI_APPLICATIONS.items():
+    applications = _WSGI_APPLICATIONS | ({} if settings.plain else _JOB_APPLICATION)
+    for name, application in applications.items():
         text = render(
             templates / "gunicorn.py",
             {"application": application, "port": ports[name], "pythonpath": settings.source},
@@ -149,6 +163,20 @@ def write_controller(settings: Settings) -> None:
     ):
         write_if_changed(settings.etc / target, (settings.venv / "etc" / source).read_text())
     write_if_changed(settings.lab / "openrc", openrc(settings))
+
+
+def _write_jobs(settings: Settings, values: Mapping[str, object]) -> None:
+    """Write what the job service reads, and what each engine reads beside it."""
+    folder = settings.etc / "numa-ext-jobs"
+    auth = _credentials(settings, _JOB_USER, settings.password_of(_JOB_USER))
+    text = render(settings.source / "templates" / "numa-ext-jobs.conf", {**values, "auth": auth})
+    write_if_changed(folder / "numa-ext-jobs.conf", text + _options(settings, "numa-ext-jobs.conf"))
+    for engine in range(JOB_ENGINES):
+        port = settings.ports.engine_metrics(engine)
+        write_if_changed(
+            folder / f"numa-ext-engine-{engine}.conf",
+            f"[numa_ext_jobs]\nmetrics_port = {port}\nmark_file = {settings.state}/jobs-mark-{engine}.json\n",
+        )
 
 
 def write_libvirt(settings: Settings) -> None:
@@ -206,6 +234,7 @@ def _common_values(settings: Settings) -> dict[str, object]:
         "admin_password": passwords.admin,
         "rabbitmq_password": passwords.rabbitmq,
         "scheduler_metrics": ports.scheduler_metrics,
+        "job_hint_key": settings.job_hint_key(),
         "instance_prefix": instance_prefix(settings),
         "pci_alias": json.dumps(PCI_ALIAS),
     }
@@ -228,16 +257,18 @@ def _host_auth(settings: Settings, user: str, project: str = "service") -> str:
     return _credentials(settings, user, settings.password_of(user), project)
 
 
-def host_users(settings: Settings) -> list[dict[str, str]]:
-    """Keystone users of all compute hosts: name, password, project and the one role of each."""
+def users_of_one_role(settings: Settings) -> list[dict[str, str]]:
+    """Keystone users of all compute hosts and of the job service: name, password, project and the one role of each."""
     kinds = [("nova-compute-", "service", "service")]
     if not settings.plain:
         kinds.append((_AGENT_USER, _AGENT_PROJECT, "numa_ext_host"))
-    made = (
+    made = [
         {"name": f"{head}{name}", "project": project, "role": role}
         for name in settings.compute_names
         for head, project, role in kinds
-    )
+    ]
+    if not settings.plain:
+        made.append({"name": _JOB_USER, "project": "service", "role": "service"})
     return [{**user, "password": settings.password_of(user["name"])} for user in made]
 
 
@@ -277,6 +308,7 @@ def _wsgi_ports(settings: Settings) -> dict[str, int]:
         "glance": ports.glance,
         "nova-api": ports.nova,
         "network": ports.network,
+        "numa-ext-jobs-api": ports.jobs,
     }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The controller: MariaDB, RabbitMQ, Keystone, Placement, Glance, Nova and the network stub, all on 127.0.0.1.
+"""The controller, all on 127.0.0.1: MariaDB, RabbitMQ, Keystone, Placement, Glance, Nova, network stub, job service.
 
 Everything runs in the foreground of a session of its own under our pid files, with the lab's own configuration,
 ports and sockets, so it stands beside a distribution's own servers. No eventlet: nova 34 and the WSGI applications
@@ -18,13 +18,15 @@ from .errors import LabError
 from .graph import Task
 from .process import Process, run_logged, wait_for
 from .service import Service
-from .settings import Settings
+from .settings import JOB_ENGINES, Settings
 from .terminal import Progress
 
 _DATABASES = ("keystone", "placement", "glance", "nova_api", "nova_cell0", "nova_cell1")
 _DISTRIBUTIONS = {"placement": "openstack_placement"}
 _FLAVORS = "flavors.json"
 _DISK_BYTES = 1 << 20
+_JOB_DATABASE = "numa_ext"
+_JOB_API = "numa-ext-jobs-api"
 
 
 class ControlPlane:
@@ -45,7 +47,7 @@ class ControlPlane:
         def ensure(name: str, *after: str) -> Task:
             return Task(lambda: self._service(name).ensure(self._progress), after)
 
-        return {
+        tasks = {
             "server files": Task(self._server_files, ("packages",)),
             "service files": Task(lambda: configuration.write_controller(settings), ("venv",)),
             "database files": Task(self._database_files, ("server files",)),
@@ -68,6 +70,11 @@ class ControlPlane:
             "nova daemons": Task(self._wait_for_daemons, ("nova-api", "nova-scheduler")),
             "resources": Task(self._resources, ("glance", "nova-api", "network")),
         }
+        if not settings.plain:
+            needed = ("numa-ext schema", "identities")
+            tasks["numa-ext schema"] = Task(self._job_schema, ("databases", "service files"))
+            tasks |= {service.name: ensure(service.name, *needed) for service in self._jobs()}
+        return tasks
 
     def services(self) -> list[Service]:
         """All services of the controller, in the order of their needs."""
@@ -82,6 +89,7 @@ class ControlPlane:
             self._wsgi("network", self._settings.ports.network, "/"),
             self._nova_daemon("nova-conductor"),
             self._nova_daemon("nova-scheduler", *self._own_code()),
+            *self._jobs(),
         ]
 
     def _service(self, name: str) -> Service:
@@ -145,6 +153,7 @@ class ControlPlane:
             "OS_GLANCE_CONFIG_DIR": f"{self._etc}/glance",
             "OS_NOVA_CONFIG_DIR": f"{self._etc}/nova",
             "OS_NOVA_CONFIG_FILES": "api-paste.ini;nova.conf;nova-api.conf",
+            "NUMA_EXT_JOBS_CONFIG": f"{self._etc}/numa-ext-jobs/numa-ext-jobs.conf",
         }
         folder = self._etc / name.removesuffix("-api")
         own = tuple(sorted(folder.glob("*"))) if folder.is_dir() else ()
@@ -164,6 +173,26 @@ class ControlPlane:
             (f"{self._settings.venv}/bin/{name}", f"--config-file={conf}"),
             self._environment(),
             (conf, *code),
+        )
+
+    def _jobs(self) -> list[Service]:
+        """The job service: its API and its engines."""
+        if self._settings.plain:
+            return []
+        api = self._wsgi(_JOB_API, self._settings.ports.jobs, "/healthcheck", *self._code())
+        return [api, *(self._engine(number) for number in range(JOB_ENGINES))]
+
+    def _engine(self, number: int) -> Service:
+        folder, name = self._etc / "numa-ext-jobs", f"numa-ext-engine-{number}"
+        files = (folder / "numa-ext-jobs.conf", folder / f"{name}.conf")
+        url = self._settings.url(self._settings.ports.engine_metrics(number), "/metrics")
+        options = (f"--config-file={file}" for file in files)
+        return Service(
+            self._process(name, ""),
+            (f"{self._settings.venv}/bin/numa-ext-engine", *options),
+            self._environment(),
+            (*files, *self._code()),
+            lambda: cloud_api.answers(url),
         )
 
     # -- steps
@@ -197,7 +226,8 @@ class ControlPlane:
 
     def _databases(self) -> None:
         password = self._settings.passwords().database
-        statements = [f"CREATE DATABASE IF NOT EXISTS {name};" for name in _DATABASES]
+        names = _DATABASES if self._settings.plain else (*_DATABASES, _JOB_DATABASE)
+        statements = [f"CREATE DATABASE IF NOT EXISTS {name};" for name in names]
         for host in ("127.0.0.1", "localhost"):
             user = f"'openstack'@'{host}'"
             statements += [
@@ -244,11 +274,25 @@ class ControlPlane:
         conf = f"{self._etc}/nova/nova.conf"
         self._schema("nova", self._inside("nova_schema.py", conf))
 
+    def _job_schema(self) -> None:
+        command = f"{self._settings.venv}/bin/numa-ext-manage"
+        conf = f"--config-file={self._etc}/numa-ext-jobs/numa-ext-jobs.conf"
+        tables = self._settings.checkout / "nova_numa_ext" / "orchestrator" / "store"
+        digest = hashlib.sha256()
+        for file in sorted(tables.rglob("*.py")):
+            digest.update(file.read_bytes())
+        self._schema("numa-ext", [command, conf, "db", "sync"], version=digest.hexdigest())
+
     def _schema(
-        self, name: str, argv: list[str], environment: Mapping[str, str] | None = None
+        self,
+        name: str,
+        argv: list[str],
+        environment: Mapping[str, str] | None = None,
+        version: str = "",
     ) -> None:
         stamp = self._settings.state / "done" / f"{name}-schema"
-        version = _installed_version(self._settings.venv, _DISTRIBUTIONS.get(name, name))
+        distribution = _DISTRIBUTIONS.get(name, name)
+        version = version or _installed_version(self._settings.venv, distribution)
         if stamp.exists() and stamp.read_text() == version:
             return
         log = self._settings.log / f"{name}-schema.log"
@@ -261,16 +305,19 @@ class ControlPlane:
     def _identities(self) -> None:
         """Service users, services and endpoints."""
         settings, ports = self._settings, self._settings.ports
+        services = {
+            "nova": ["compute", settings.url(ports.nova, "/v2.1")],
+            "placement": ["placement", settings.url(ports.placement)],
+            "glance": ["image", settings.url(ports.glance)],
+            "network": ["network", settings.url(ports.network)],
+        }
+        if not settings.plain:
+            services["numa-ext-jobs"] = ["numa-ext", settings.url(ports.jobs)]
         desired = {
             "users": ["nova", "placement", "glance"],
             "password": settings.passwords().service,
-            "host_users": configuration.host_users(settings),
-            "services": {
-                "nova": ["compute", settings.url(ports.nova, "/v2.1")],
-                "placement": ["placement", settings.url(ports.placement)],
-                "glance": ["image", settings.url(ports.glance)],
-                "network": ["network", settings.url(ports.network)],
-            },
+            "users_of_one_role": configuration.users_of_one_role(settings),
+            "services": services,
         }
         self._catalog("identities", "service users and endpoints", desired)
 
@@ -352,8 +399,10 @@ class ControlPlane:
         return [str(self._settings.python), str(path), *arguments]
 
     def _own_code(self) -> tuple[Path, ...]:
-        if not self._settings.plugin:
-            return ()
+        """What nova's services have loaded of ours."""
+        return self._code() if self._settings.plugin else ()
+
+    def _code(self) -> tuple[Path, ...]:
         checkout = self._settings.checkout
         return (checkout / "placement_traits", checkout / "nova_numa_ext")
 

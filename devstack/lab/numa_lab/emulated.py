@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import configuration, kernel, packages, qemu_build, snapshot, venv_image
+from . import agent_user, configuration, kernel, packages, qemu_build, snapshot, venv_image
 from .emulated_machine import GPU_PRODUCT_ID, GPU_VENDOR_ID, Machine, Shape, Share, usual_shape
 from .errors import LabError
 from .guest_shell import GuestShell
@@ -292,10 +292,26 @@ class EmulatedHost:
             services.append(self._agent())
         return services
 
+    def configure_agent(self, helper: Path) -> None:
+        """Write what our agent needs; it is started by :meth:`start_services`.
+
+        :param helper: folder of its privileged helper
+        """
+        state = self.config.state / "numa-host-agent"
+        # stevedore makes the inner one, and supervisor or helper, which are root, ask first.
+        for folder in (state, self._agent_cache / "python-entrypoints", self._agent_cache):
+            agent_user.give_folder(folder)
+        text = configuration.agent_conf(self._settings, self.config, self.nova_conf, helper)
+        agent_user.write_configuration(self.agent_conf, text)
+
     @property
     def agent_conf(self) -> Path:
         """Our agent's configuration file; the agent is started only where there is one."""
         return self.folder / "etc" / "numa-host-agent.conf"
+
+    @property
+    def _agent_cache(self) -> Path:
+        return self.folder / "state" / "numa-host-agent-cache"
 
     def service(self, name: str) -> "RunningService":
         """One service of the host by name.
@@ -330,8 +346,9 @@ class EmulatedHost:
             "numa-host-agent",
             (
                 str(self._settings.python),
-                *configuration.supervisor(self._settings, self.agent_conf),
+                *configuration.supervisor(self._settings, self.agent_conf, agent_user.NAME),
             ),
+            environment=(("XDG_CACHE_HOME", str(self._agent_cache)),),
             reads=(self.agent_conf, *code),
             packages=code,
             # Longer than its longest round: killed in the middle of one, it leaves its helper behind, which writes.
@@ -540,6 +557,7 @@ class EmulatedHost:
             "PEER_ADDRESS": f"{self.peer_address}/24",
             "INSTANCES": str(INSTANCES),
             "GPU_IDS": gpu_ids,
+            "AGENT_ID": str(agent_user.user_id()),
         }
         texts = {
             "machine.env": "".join(f"{name}={shlex.quote(word)}\n" for name, word in words.items()),

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import configuration, controlplane, emulated, kernel, packages, pyenv, qemu_build, snapshot
+from . import controlplane, emulated, kernel, packages, pyenv, qemu_build, snapshot
 from .cloud_api import CloudApi
 from .controlplane import ControlPlane
 from .emulated import EmulatedHost
@@ -189,8 +189,7 @@ class Lab:
 
     def _serve(self, host: EmulatedHost, part: Progress) -> None:
         if self._settings.plugin:
-            text = configuration.agent_conf(self._settings, host.config, host.nova_conf, _HELPER)
-            configuration.write_if_changed(host.agent_conf, text)
+            host.configure_agent(_HELPER)
         host.start_services(part)
 
     def _machine_parts(self) -> None:

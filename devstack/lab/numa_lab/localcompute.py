@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from . import configuration
+from . import agent_user, configuration
 from .controlplane import service_environment
 from .process import Process, stop_all, wait_for
 from .service import Service
@@ -22,12 +22,16 @@ from .terminal import Progress
 NAME = "local"
 _CGROUPS = Path("/sys/fs/cgroup")
 _AGENT_CODE = ("placement_traits", "nova_numa_ext", "host_agent", "emulation")
+# The lab's own folders are closed to all but root.
+_AGENT_ETC, _AGENT_STATE = Path("/run/numa-lab/etc"), Path("/run/numa-lab/state")
 _SYSTEM_FOLDERS = {
-    "etc/libvirt": "/etc/libvirt",
-    "state/libvirt/lib": "/var/lib/libvirt",
-    "state/libvirt/cache": "/var/cache/libvirt",
-    "log/libvirt": "/var/log/libvirt",
-    "run/libvirt": "/run/libvirt",
+    "etc/libvirt": Path("/etc/libvirt"),
+    "state/libvirt/lib": Path("/var/lib/libvirt"),
+    "state/libvirt/cache": Path("/var/cache/libvirt"),
+    "log/libvirt": Path("/var/log/libvirt"),
+    "run/libvirt": Path("/run/libvirt"),
+    "etc/numa-host-agent": _AGENT_ETC,
+    "state/nova-local/numa-host-agent": _AGENT_STATE,
 }
 
 
@@ -78,10 +82,17 @@ class LocalCompute:
 
     def start_agent(self, progress: Progress) -> None:
         """Our host agent; needs nova-compute's resource provider."""
-        (self.config.state / "numa-host-agent").mkdir(parents=True, exist_ok=True)
+        if not self._agent_user:
+            progress.note(
+                f"the local agent runs as root: no other user gets to {self._settings.checkout}"
+            )
+        state = self.config.state / "numa-host-agent"
+        agent_user.give_folder(state, None if self._agent_user else 0)
         helper = self._settings.run / "numa-host-agent-helper"
-        text = configuration.agent_conf(self._settings, self.config, self._nova_conf, helper)
-        configuration.write_if_changed(self.agent_conf, text)
+        text = configuration.agent_conf(
+            self._settings, self.config, self._nova_conf, helper, _AGENT_STATE
+        )
+        agent_user.write_configuration(self.agent_conf, text)
         self._agent().ensure(progress)
 
     def services(self) -> list[Service]:
@@ -93,8 +104,15 @@ class LocalCompute:
 
     @property
     def agent_conf(self) -> Path:
-        """Our agent's configuration file."""
-        return self._settings.etc / "nova-local" / "numa-host-agent.conf"
+        """Our agent's configuration file, as root reaches it from everywhere."""
+        return self._settings.etc / "numa-host-agent" / "numa-host-agent.conf"
+
+    @property
+    def _agent_user(self) -> str:
+        """Who runs our agent: its own user, "" (root) where that does not get to the code."""
+        python = self._settings.python
+        places = (self._settings.checkout, self._settings.run, python, python.resolve())
+        return agent_user.NAME if all(map(agent_user.gets_to, places)) else ""
 
     @property
     def nova(self) -> Process:
@@ -151,9 +169,11 @@ class LocalCompute:
             configuration.write_if_changed(hosts, f"127.0.0.1 localhost\n127.0.1.1 {NAME}\n", 0o644)
             script = Path(__file__).with_name("namespace.py")
             argv: list[str | Path] = ["unshare", "--mount", "--uts", "/usr/bin/python3", script]
-            argv += ["--hostname", NAME, "--hosts-file", hosts, "--ready", ready]
-            for ours, system in _SYSTEM_FOLDERS.items():
-                argv += ["--bind", f"{self._settings.lab / ours}:{system}"]
+            argv += ["--hostname", NAME, "--ready", ready]
+            binds = {hosts: Path("/etc/hosts"), **agent_user.write_accounts(self._settings.etc)}
+            binds |= {self._settings.lab / ours: at for ours, at in _SYSTEM_FOLDERS.items()}
+            for ours, system in binds.items():
+                argv += ["--bind", f"{ours}:{system}"]
             self._holder.start(argv, service_environment(self._settings))
             wait_for("the namespaces are set up", ready.exists, 30, self._holder)
 
@@ -192,10 +212,13 @@ class LocalCompute:
         run, log = self._settings.run, self._settings.log
         python = str(self._settings.python)
         checkout = self._settings.checkout
+        conf = _AGENT_ETC / self.agent_conf.name
         return Service(
             Process("numa-host-agent", run / "numa-host-agent.pid", log / "numa-host-agent.log"),
             tuple(
-                self.inside([python, *configuration.supervisor(self._settings, self.agent_conf)])
+                self.inside(
+                    [python, *configuration.supervisor(self._settings, conf, self._agent_user)]
+                )
             ),
             service_environment(self._settings),
             (self.agent_conf, *(checkout / name for name in _AGENT_CODE)),

@@ -26,19 +26,20 @@ _DEVICE_LINKS = {
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--hostname", required=True)
-    parser.add_argument("--hosts-file", type=Path, required=True)
     parser.add_argument("--ready", type=Path, required=True, help="written when all is in place")
-    parser.add_argument("--bind", action="append", default=[], metavar="FROM:TO")
+    parser.add_argument(
+        "--bind", action="append", default=[], metavar="FROM:TO", help="a folder, or a file"
+    )
     options = parser.parse_args()
 
     socket.sethostname(options.hostname)
-    _mount("--bind", options.hosts_file, "/etc/hosts")
     _own_dev()
     _mount("-t", "tmpfs", "-o", "mode=755", "lab-run", "/run")
     for pair in options.bind:
         source, _, target = pair.partition(":")
-        Path(source).mkdir(parents=True, exist_ok=True)
-        Path(target).mkdir(parents=True, exist_ok=True)
+        if not Path(source).is_file():
+            Path(source).mkdir(parents=True, exist_ok=True)
+            Path(target).mkdir(parents=True, exist_ok=True)
         _mount("--bind", source, target)
     options.ready.write_text(options.hostname)
     signal.pause()

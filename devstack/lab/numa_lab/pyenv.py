@@ -15,7 +15,7 @@ from .process import run_logged
 from .settings import Settings
 from .terminal import Progress
 
-EXTRAS = "agent,bench,client,docs,sim,test"
+EXTRAS = "agent,bench,client,docs,jobs,sim,test"
 _INTERPRETER = Path("/usr/bin/python3")
 _STAMP = ".lab-contents"
 

@@ -17,6 +17,7 @@ import hmac
 import json
 import os
 import secrets
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from .errors import LabError
 
 DEFAULT_PORT_BASE = 21000
 PORT_SPAN = 100
+JOB_ENGINES = 2
+"""Of the job service: one leads, the other follows it."""
 _FIRST_EMULATED_OFFSET = 20
 _PORTS_PER_EMULATED = 10
 
@@ -81,6 +84,17 @@ class Ports:
     def scheduler_metrics(self) -> int:
         """Of nova-scheduler's plug-ins."""
         return self.base + 10
+
+    @property
+    def jobs(self) -> int:
+        """Of the job service's API."""
+        return self.base + 11
+
+    def engine_metrics(self, engine: int) -> int:
+        """Of one of the job service's engines, from 0."""
+        if not 0 <= engine < JOB_ENGINES:
+            raise LabError(f"no port is set aside for engine {engine}")
+        return self.base + 12 + engine
 
     def needed_by_compute(self) -> tuple[int, ...]:
         """Ports a nova-compute (and our agent) on an emulated host must reach on *its* 127.0.0.1."""
@@ -195,6 +209,11 @@ class Settings:
         """The password of a Keystone user that one host alone has: it shows neither the others' nor the services'."""
         key = self.passwords().service.encode()
         return hmac.new(key, user.encode(), hashlib.sha256).hexdigest()[:24]
+
+    def job_hint_key(self) -> str:
+        """What seals the job service's scheduler hints: 32 bytes in URL-safe base64, for one lab for ever the same."""
+        key = self.passwords().service.encode()
+        return urlsafe_b64encode(hmac.digest(key, b"job hints", "sha256")).decode()
 
     @property
     def etc(self) -> Path:

@@ -90,7 +90,7 @@ def test_users_of_hosts_have_their_one_role_in_their_project() -> None:
         "project": "hosts",
         "password": "x",
     }
-    wanted = {"users": ["nova"], "password": "p", "services": {}, "host_users": [host]}
+    wanted = {"users": ["nova"], "password": "p", "services": {}, "users_of_one_role": [host]}
     keystone = Keystone()
     for _ in range(2):
         catalog.identities(cast("Any", SimpleNamespace(identity=keystone)), wanted)

@@ -12,10 +12,15 @@ from uuid import UUID
 import pytest
 from numa_lab import configuration
 from numa_lab.errors import LabError
-from numa_lab.settings import HostConfig, Settings
+from numa_lab.settings import JOB_ENGINES, HostConfig, Settings
+from werkzeug.test import Client
 
 from host_agent.cmd import supervisor
 from host_agent.conf import configuration as agent_configuration
+from nova_numa_ext.job_hint import hint_keys
+from nova_numa_ext.orchestrator import conf as jobs_conf
+from nova_numa_ext.orchestrator import startup
+from nova_numa_ext.orchestrator.application import assembled
 
 
 def parsed(text: str) -> configparser.ConfigParser:
@@ -218,7 +223,8 @@ def test_a_plain_cloud_is_told_nothing_of_this_project(settings: Settings, h1: H
     assert {(name, word) for name, text in told.items() for word in ours if word in text} == set()
     filters = parsed(told["nova/nova.conf"])["filter_scheduler"]["enabled_filters"]
     assert filters.endswith("Filter,NUMATopologyFilter,PciPassthroughFilter")
-    assert {user["role"] for user in configuration.host_users(plain)} == {"service"}
+    assert not any("jobs" in str(file.relative_to(plain.etc)) for file in plain.etc.rglob("*"))
+    assert {user["role"] for user in configuration.users_of_one_role(plain)} == {"service"}
 
 
 def test_a_cloud_that_is_not_plain_is_told_all_of_it(settings: Settings) -> None:
@@ -260,7 +266,8 @@ def test_no_host_has_a_password_of_the_administrator_a_service_or_another_host(
 def test_each_host_has_users_of_its_own_with_one_role_each(
     settings: Settings, h1: HostConfig
 ) -> None:
-    users = {user["name"]: user for user in configuration.host_users(settings)}
+    users = {user["name"]: user for user in configuration.users_of_one_role(settings)}
+    users.pop("numa-ext-jobs")
     assert len(users) == 2 * len(settings.compute_names)
     agent = parsed(configuration.agent_conf(settings, h1, Path("/etc/nova.conf"), Path("/h")))[
         "placement"
@@ -273,6 +280,49 @@ def test_each_host_has_users_of_its_own_with_one_role_each(
         user = users[conf["username"]]
         assert (user["role"], user["project"]) == (role, project)
         assert (conf["password"], conf["project_name"]) == (user["password"], project)
+
+
+def test_the_job_service_has_a_user_of_its_own_and_reads_all_that_it_is_told(
+    settings: Settings,
+) -> None:
+    write_controller(settings)
+    file = settings.etc / "numa-ext-jobs" / "numa-ext-jobs.conf"
+    conf = startup.configured([str(file)])
+    served = Client(assembled(conf))
+    assert served.get("/healthcheck").status_code == 200
+    own = {user["name"]: user for user in configuration.users_of_one_role(settings)}
+    user = own[conf.placement.username]
+    assert (user["role"], user["project"]) == ("service", conf.placement.project_name)
+    assert conf.placement.password == user["password"] == settings.password_of("numa-ext-jobs")
+    assert conf.database.connection.endswith("/numa_ext?charset=utf8mb4")
+    assert [json.loads(each) for each in conf.numa_ext_jobs.pci_alias] == [configuration.PCI_ALIAS]
+    assert {*parsed(file.read_text())["numa_ext_jobs"]} <= {*conf.numa_ext_jobs}
+
+
+def test_nova_scheduler_and_engines_have_the_same_key_for_hints_of_jobs(
+    settings: Settings,
+) -> None:
+    write_controller(settings)
+    nova = parsed((settings.etc / "nova" / "nova.conf").read_text())["numa_ext"]["job_hint_keys"]
+    jobs = parsed((settings.etc / "numa-ext-jobs" / "numa-ext-jobs.conf").read_text())
+    assert jobs["numa_ext_jobs"]["job_hint_keys"] == nova
+    assert hint_keys([nova], "numa_ext")
+
+
+def test_each_engine_has_a_port_and_a_mark_of_its_own_that_ends_with_the_lab(
+    settings: Settings,
+) -> None:
+    write_controller(settings)
+    folder = settings.etc / "numa-ext-jobs"
+    ports, marks = [], set()
+    for engine in range(JOB_ENGINES):
+        files = [folder / "numa-ext-jobs.conf", folder / f"numa-ext-engine-{engine}.conf"]
+        conf = startup.configured([str(file) for file in files])
+        ports.append(conf.numa_ext_jobs.metrics_port)
+        marks.add(jobs_conf.read(conf).engine.mark_file)
+    assert ports == [settings.ports.engine_metrics(engine) for engine in range(JOB_ENGINES)]
+    assert len(marks) == JOB_ENGINES
+    assert all(mark.is_relative_to(settings.state) for mark in marks)
 
 
 def test_the_labs_placement_reads_the_policy_file_that_is_shipped(settings: Settings) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from numa_lab.errors import LabError
-from numa_lab.settings import PORT_SPAN, Ports, Settings
+from numa_lab.settings import JOB_ENGINES, PORT_SPAN, Ports, Settings
 
 CHECKOUT = Path("/somewhere/checkout")
 
@@ -70,6 +70,7 @@ def test_no_two_services_share_a_port_and_all_stay_in_the_labs_range() -> None:
     names = [name for name, value in vars(Ports).items() if isinstance(value, property)]
     used = [getattr(ports, name) for name in names]
     used += [ports.emulated(index, which) for index in range(8) for which in range(10)]
+    used += [ports.engine_metrics(engine) for engine in range(JOB_ENGINES)]
 
     assert len(used) == len(set(used))
     assert all(ports.base <= port < ports.base + PORT_SPAN for port in used)
@@ -79,6 +80,19 @@ def test_no_two_services_share_a_port_and_all_stay_in_the_labs_range() -> None:
 def test_ports_beyond_the_range_are_refused(index: int, which: int) -> None:
     with pytest.raises(LabError, match="no port is set aside"):
         Ports(30000).emulated(index, which)
+
+
+def test_an_engine_that_the_lab_does_not_have_has_no_port() -> None:
+    with pytest.raises(LabError, match="no port is set aside for engine 2"):
+        Ports(30000).engine_metrics(2)
+
+
+def test_the_key_of_job_hints_is_one_for_a_lab_and_another_for_the_next(
+    settings: Settings, tmp_path: Path
+) -> None:
+    other = Settings.from_environment(CHECKOUT, {"NUMA_EXT_LAB": str(tmp_path / "other")})
+    assert settings.job_hint_key() == settings.job_hint_key() != other.job_hint_key()
+    assert settings.passwords().service not in settings.job_hint_key()
 
 
 def test_passwords_are_made_once_differ_and_are_for_root_only(settings: Settings) -> None:

@@ -37,6 +37,8 @@ def test_a_lab_that_does_not_run_says_so_in_json(
     assert told["memory_mb"] == 0
     names = [row["name"] for row in told["services"]]
     assert {"mariadb", "rabbitmq", "keystone", "placement", "nova-scheduler"} <= set(names)
+    jobs = {"numa-ext-jobs-api", "numa-ext-engine-0", "numa-ext-engine-1"}
+    assert jobs <= set(names)
     assert all(row["pid"] is None and row["serves"] is False for row in told["services"])
 
 

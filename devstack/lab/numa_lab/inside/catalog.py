@@ -59,16 +59,16 @@ def identities(cloud: Connection, desired: Mapping[str, Any]) -> None:
             )
         for role in ("admin", "service"):
             identity.assign_project_role_to_user(project, user, roles[role])
-    for host_user in desired["host_users"]:
-        _host_user(cloud, roles, host_user)
+    for user_of_one_role in desired["users_of_one_role"]:
+        _user_of_one_role(cloud, roles, user_of_one_role)
     known = {service.name: service for service in identity.services()}
     for name, (kind, url) in desired["services"].items():
         service = known.get(name) or identity.create_service(name=name, type=kind)
         _endpoints(cloud, service.id, url)
 
 
-def _host_user(cloud: Connection, roles: dict[str, Any], desired: Mapping[str, str]) -> None:
-    """A user that one compute host has, with one role in one project."""
+def _user_of_one_role(cloud: Connection, roles: dict[str, Any], desired: Mapping[str, str]) -> None:
+    """A user with one role in one project, such as that of one compute host."""
     identity = cloud.identity
     project = identity.find_project(desired["project"]) or identity.create_project(
         name=desired["project"], domain_id="default"
