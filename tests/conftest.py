@@ -49,8 +49,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not item.get_closest_marker("long"):
             continue
         if item.nodeid not in known:
-            raise pytest.UsageError(
-                f"tests/long.toml does not say how long it takes: {item.nodeid}"
-            )
+            sentence = f"tests/long.toml does not say how long it takes: {item.nodeid}"
+            if hasattr(config, "workerinput"):
+                sys.stderr.write(f"{sentence}\n")  # a worker's errors are not shown otherwise
+            raise pytest.UsageError(sentence)
         if not config.getoption("--long"):
             item.add_marker(pytest.mark.skip(reason="long: make test-long runs it"))

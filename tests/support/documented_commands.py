@@ -352,8 +352,10 @@ def _systemctl(arguments: list[str], _whole: bool) -> None:
 
 
 PARSERS: Final[dict[str, Reader]] = {
+    "numa-ext-engine": _by_argparse("nova_numa_ext.orchestrator.service"),
     "numa-ext-explain": _by_argparse("nova_numa_ext.cli.explain_command"),
     "numa-ext-heal": _by_argparse("nova_numa_ext.cli.heal_command"),
+    "numa-ext-manage": _by_argparse("nova_numa_ext.orchestrator.manage"),
     "numa-ext-status": _upgrade,
     "numa-host-agent": _agent,
     "numa-host-agent-ctl": _by_argparse("host_agent.cmd.ctl"),

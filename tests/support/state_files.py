@@ -20,6 +20,7 @@ from host_agent.machine.rdt.root_masks import RootMemory
 from host_agent.model.modes import Feature
 from host_agent.report import costs_store, published_host
 from placement_traits.interference import INITIAL_BENEFIT
+from tests.support.booted import boot
 
 BENEFIT = {
     domain.value: {kind.value: figure for kind, figure in row.items()}
@@ -46,9 +47,9 @@ FILES: dict[str, dict[str, Any]] = {
         "reporting": ["lc"],
         "report": {"lcs": {"lc": {}}, "actions": [{"time": "1", "action": "a", "server": "lc"}]},
         "taken": {
-            "spent_s": {"lc": 20},
+            "full_s": {"lc": 1200},
             "overdrawn": ["lc"],
-            "payers": ["lc"],
+            "causes": {"be": ["lc"]},
             "hours": {"be": {"7": 5400}},
             "spared": ["be"],
         },
@@ -86,9 +87,7 @@ VERSIONS = dict.fromkeys(FILES, 1) | {"state.json": 2, "slo.json": 2, "rollout.j
 
 def host_paths(folder: Path) -> HostPaths:
     """Return the paths of a host that has booted once, with one folder for the state of both."""
-    boot = folder / "proc/sys/kernel/random"
-    boot.mkdir(parents=True)
-    (boot / "boot_id").write_text("one\n")
+    boot(folder / "proc")
     (folder / "state").mkdir()
     return HostPaths(proc=folder / "proc", state=folder / "state", helper_state=folder / "state")
 
