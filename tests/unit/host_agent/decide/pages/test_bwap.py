@@ -170,15 +170,33 @@ def test_a_plateau_does_not_end_the_search() -> None:
     assert guest(stall, replace(FAST, plateau_steps=2)).run().dwp == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(("gain", "found"), [(0.1, 0.0), (1.0, 1.0)])
-def test_a_step_within_the_error_of_its_measurement_is_no_gain(gain: float, found: float) -> None:
-    """Half of the samples are 0.4 above the others: the error of a measurement is 0.23."""
+def _noisy(true: Callable[[float], float]) -> Callable[[float], float]:
+    """Half of the samples are 0.4 above the others: two measurements that differ by 0.33 differ by one error."""
     spread = itertools.cycle((20.0, 20.4))
+    return lambda dwp: next(spread) + true(dwp)
 
-    def stall(dwp: float) -> float:
-        return next(spread) - gain * dwp / 0.1412  # a step
 
-    options = replace(FAST, plateau_steps=0, noise_sigmas=2.0)
+@pytest.mark.parametrize(
+    ("sigmas", "gain", "found"),
+    [(2.0, 0.1, 0.0), (2.0, 0.5, 0.0), (1.0, 0.5, 1.0), (2.0, 1.0, 1.0), (0.0, 0.1, 1.0)],
+)
+def test_a_step_within_noise_sigmas_of_its_measurement_is_no_gain(
+    sigmas: float, gain: float, found: float
+) -> None:
+    stall = _noisy(lambda dwp: -gain * dwp / 0.1412)  # a step
+    options = replace(FAST, plateau_steps=0, noise_sigmas=sigmas)
+    assert guest(stall, options).run().dwp == pytest.approx(found, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("sigmas", "loss", "found"), [(2.0, 0.5, 1.0), (1.0, 0.5, 0.0), (2.0, 1.0, 0.0)]
+)
+def test_a_step_within_noise_sigmas_is_no_loss_either(
+    sigmas: float, loss: float, found: float
+) -> None:
+    """The first step seems to lose, all after it gain: it is walked over as a plateau, or ends the search."""
+    stall = _noisy(lambda dwp: loss if 0.1 < dwp < 0.2 else -10 * dwp)
+    options = replace(FAST, plateau_steps=1, noise_sigmas=sigmas)
     assert guest(stall, options).run().dwp == pytest.approx(found, abs=0.02)
 
 
