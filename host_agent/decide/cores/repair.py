@@ -17,7 +17,7 @@ from host_agent.decide.cores.mapping_state import (
     Searched,
 )
 from host_agent.decide.cores.performance import deviations
-from host_agent.decide.cores.ranking import SlotRank, good, rank_of
+from host_agent.decide.cores.ranking import SlotRank, rank_of
 from host_agent.decide.cores.reshuffle import Budget, SearchLimitError, move_cost_mb, reshuffle
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Occupancy, Slot
 from host_agent.model.terms import Term
@@ -200,9 +200,7 @@ def _single_moves(search: _RepairSearch, server: MappedServer) -> Iterator[Mappi
         for rank, remoteness, _, slot in candidates[:_TRIED_SLOTS]:
             if _back(state, occupancy.layout, name, slot) or set(slot.cpus) == set(old.cpus):
                 continue
-            if name != server.name and not (
-                good(occupancy, mover, rank) or rank.violations <= mover_before.violations
-            ):
+            if name != server.name and not _may_give_way(mover_before, rank):
                 continue
             occupancy.put(name, slot)
             after, gained = rank_of(occupancy, server.name), _owned(occupancy, server) - owned
@@ -212,6 +210,19 @@ def _single_moves(search: _RepairSearch, server: MappedServer) -> Iterator[Mappi
                 cost = move_cost_mb(mover, search.turn.options)
                 yield MappingConfiguration({name: slot}, cost, *found, remoteness, after)
         occupancy.put(name, old)
+
+
+def _may_give_way(before: SlotRank, after: SlotRank) -> bool:
+    """Tell whether a neighbour may be moved for another server: it is worse off in no term that protects servers.
+
+    A forbidden pair has to end: one that goes on with another server helps one and harms the next.
+    """
+    return after.violations < max(1, before.violations) and (
+        after.chassis <= before.chassis
+        and after.nodes <= before.nodes
+        and after.memory_away <= before.memory_away
+        and after.beside_lc <= before.beside_lc
+    )
 
 
 def _by_reshuffle(

@@ -237,6 +237,38 @@ def test_f_001_09_no_move_when_nothing_would_be_better() -> None:
     assert host.state.slots["r"] == where
 
 
+def test_a_neighbour_does_not_go_where_it_is_in_a_forbidden_pair_again() -> None:
+    """Two rabbits run as well as they can: beside a devil one of them would not, and the devil would be next."""
+    host = Host()
+    places = {"r0": Slot((0, 1), {0: 1024}), "r1": Slot((2,), {0: 1024})}
+    devils = {f"d{n}": Slot((4 * n, 4 * n + 1), {n: 1024}) for n in (1, 2, 3)}
+    host.arrive(
+        server("r0", 2, RABBIT),
+        server("r1", 1, RABBIT),
+        *(server(name, 2, DEVIL, movable=False) for name in devils),
+        **places,
+        **devils,
+    )
+    for _ in range(4):
+        reasons = host.round(dict.fromkeys(host.servers, 1.0))
+        assert "propose_live_migration" in terms(reasons["r0"])
+    assert dict(host.state.slots) == {**places, **devils}
+
+
+@pytest.mark.parametrize(("free_together", "goes"), [(False, False), (True, True)])
+def test_a_neighbour_is_not_torn_apart_for_another_server(free_together: bool, goes: bool) -> None:
+    host = _disturbed(rabbit=True)
+    places = {
+        "a": Slot((4, 5) if free_together else (4, 5, 6), {1: 1024}),
+        "b": Slot((8, 9, 10), {2: 1024}),
+        "c": Slot((12, 13, 14), {3: 1024}),
+    }
+    host.arrive(*(server(n, len(slot.cpus), movable=False) for n, slot in places.items()), **places)
+    host.round({"r": 0.6})
+    assert (host.state.slots["d"] != Slot((2, 3), {0: 1024})) is goes
+    assert len(host.layout.nodes(host.state.slots["d"])) == 1
+
+
 def test_a_dedicated_rabbit_stays_and_the_devil_goes() -> None:
     host = _disturbed(rabbit=True)
     host.round({"r": 0.6})
@@ -404,7 +436,7 @@ def test_what_was_found_to_be_no_use_is_searched_again_only_when_something_has_c
     assert {
         name for name in host.servers if "propose_live_migration" in terms(explained[name])
     } == set(host.servers), "the proposal stands while nothing changes"
-    del host.servers["d0"], measured["d0"]
+    del host.servers["r0"], measured["r0"]
     explained = host.round(measured)
     assert any("remapped" in terms(reasons) for reasons in explained.values())
 
