@@ -9,6 +9,7 @@ shared CPU per NUMA node: a floating server of one vCPU fills what a node has fo
 import json
 import os
 import random
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ LOCAL = {"numa_ext:tier": "BE", "numa_ext:memory_policy": "local"}
 SENSITIVE = {**LOCAL, "numa_ext:remote_memory": "sensitive"}
 DEVIL = {**LOCAL, "numa_ext:interference_class": "devil"}
 RABBIT = {**LOCAL, "numa_ext:interference_class": "rabbit"}
+SPREAD = {**LOCAL, "numa_ext:memory_policy": "uniform_all"}
 SEARCHED = {
     "numa_ext:tier": "BE",
     "numa_ext:interference_class": "devil",
@@ -62,8 +64,9 @@ def modelled(running_cloud: LabCloud) -> Iterator[LabHost]:
 def boot(cloud: LabCloud, modelled: LabHost) -> Callable[..., list[Server]]:
     """Boots servers of one vCPU on h1, one for each set of extra specs, all at once."""
 
-    def make(*wanted: dict[str, str]) -> list[Server]:
-        made = [cloud.create(cloud.flavor(specs), "--host", modelled.name) for specs in wanted]
+    def make(*wanted: dict[str, str], **sizes: int) -> list[Server]:
+        flavors = [cloud.flavor(specs, **sizes) for specs in wanted]
+        made = [cloud.create(flavor, "--host", modelled.name) for flavor in flavors]
         return [cloud.active(server) for server in made]
 
     return make
@@ -175,6 +178,72 @@ def test_f_004_13_a_search_closes_over_the_model_with_real_page_moves(
     assert_near(found)
     assert found.facts["pid"] == started.facts["pid"]
     running(modelled, server)
+
+
+# migrate_pages(2), x86-64: all pages of a process, wherever they are, to one of the four nodes.
+BRING = """
+import ctypes, sys
+pid, node = map(int, sys.argv[1:])
+old, new = ctypes.c_ulong(0b1111), ctypes.c_ulong(1 << node)
+sys.exit(ctypes.CDLL(None).syscall(256, pid, 64, ctypes.byref(old), ctypes.byref(new)) != 0)
+"""
+
+
+def brought(host: LabHost, server: Server, node: str) -> None:
+    """Bring all memory of a running server to a node, past the agent."""
+    domain = host.domain(server.id)
+    assert domain is not None
+    host.run(f"/usr/bin/python3 -I -S -c {shlex.quote(BRING)} {domain.facts['pid']} {node}")
+    after = host.domain(server.id)
+    assert after is not None
+    assert after.memory_share.get(node, 0.0) >= 0.99, f"not on node {node}: {after.memory_share}"
+
+
+def placed_exactly(host: LabHost, server: Server, shares: dict[str, float]) -> ReadBackServer:
+    """Wait until every node holds its share of the server's memory to one percentage point."""
+
+    def probe() -> ReadBackServer | None:
+        domain = host.domain(server.id)
+        if domain is None or not domain.enforced():
+            return None
+        found = domain.memory_share
+        errors = [abs(found.get(node, 0.0) - shares.get(node, 0.0)) for node in "0123"]
+        return domain if max(errors) <= 0.01 else None
+
+    return eventually(f"{server.flavor} has its memory at {shares}", probe, 300, 3)
+
+
+@pytest.mark.long
+def test_f_004_13_memory_of_running_servers_is_moved_both_ways_to_a_percentage_point(
+    modelled: LabHost, boot: Callable[..., list[Server]]
+) -> None:
+    """One goes from its node to all four, one from another node to its own; neither is stopped.
+
+    Of 256 MiB a huge page is 0.8 percentage points: the shares are exact up to one of them.
+    """
+    spread, near = boot(SPREAD, LOCAL, ram=256)
+    everywhere = dict.fromkeys("0123", 0.25)
+    (home,) = pinned(modelled, near).nodes
+    before = [
+        placed_exactly(modelled, spread, everywhere),
+        placed_exactly(modelled, near, {home: 1.0}),
+    ]
+    (its_own,) = before[0].nodes
+    away = str(3 - int(home))
+    modelled.agent.stop()
+    try:
+        brought(modelled, spread, its_own)
+        brought(modelled, near, away)
+        running(modelled, spread, near)
+    finally:
+        modelled.agent.start()
+    after = [
+        placed_exactly(modelled, spread, everywhere),
+        placed_exactly(modelled, near, {home: 1.0}),
+    ]
+    assert [domain.nodes for domain in after] == [{its_own}, {home}], "the vCPUs stay"
+    assert [d.facts["pid"] for d in after] == [d.facts["pid"] for d in before]
+    running(modelled, spread, near)
 
 
 @pytest.mark.long
