@@ -27,8 +27,16 @@ LOCAL_COMPUTE_PACKAGES = (
     "qemu-utils",
 )
 # Functional tests serve a model of resctrl by FUSE; the agent's second RDT backend is libpqos; alert rules are run by
-# promtool, which comes with the server.
-TEST_PACKAGES = ("fuse3", "intel-cmt-cat", "libfuse3-3", "prometheus")
+# promtool, which comes with the server; jobs are kept in MariaDB; parts of emulated hosts run without a host.
+TEST_PACKAGES = (
+    "busybox-static",
+    "erofs-utils",
+    "fuse3",
+    "intel-cmt-cat",
+    "libfuse3-3",
+    "mariadb-server",
+    "prometheus",
+)
 
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _LISTS = Path("/var/lib/apt/lists")
