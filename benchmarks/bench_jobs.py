@@ -7,32 +7,44 @@ thread; nothing is remembered of an earlier round.
 
 Then the whole round, in a process as the engine's: 1,000 jobs that wait and 9,000 that run are read from a MariaDB (or
 from SQLite, where none is installed), the hosts from a Placement that serves HTTP beside it; by a process that has just
-begun, and once more. Processor time and memory of that process. Beside it, how many jobs the store takes in a second
-(without what the API asks of nova and Keystone for each), and how long the API lists a page of 1,000.
+begun, and once more. Processor time and memory of that process. Then the API on the same database: gunicorn with two
+workers and all its middleware, asked over HTTP by 16 clients, before a stand-in for Keystone, nova, Glance and Neutron
+that answers at once. How many jobs a second it stores (beside it what the store alone does, for one client), and how
+long a client waits for a page of 1,000 of them.
 
 Then claims, where MariaDB is installed: how many jobs a second an engine's eight workers take from PLANNED to CLAIMED,
 database and Placement on one MariaDB; beside it how many allocations Placement writes for as many clients.
+
+Last, how many of 5,000 simulated jobs start, or are stopped, at another time than in the reference queue of the tests,
+which shares no code with ours: under each discipline, with preemption and without.
 """
 
 import argparse
 import random
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from xml.etree import ElementTree
 
-from benchmarks import jobs_claims, mariadb, report
+from benchmarks import jobs_api, jobs_claims, mariadb, report
 from benchmarks.bench_view import change, placement, served
 from benchmarks.jobs_round import drawn, one_round
-from benchmarks.jobs_service import engine, listed_ms, store
+from benchmarks.jobs_service import engine, store
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.jobs.queue import Discipline, QueueSettings
 from placement_traits.client import PlacementClient
+from placement_traits.errors import NumaExtError
 
 WAITING, RUNNING, SEED = 1_000, 9_000, 1
+SUBMITTED: Final = 500
+ROOT: Final = Path(__file__).parents[1]
+ORDER_TEST: Final = "tests/unit/nova_numa_ext/policy/jobs/test_order.py"
 FREE: Final = 32  # of so many hosts one has room
 ROUNDS = {discipline.value: QueueSettings(discipline) for discipline in Discipline} | {
     "preempt": QueueSettings(Discipline.EASY, preempt=True),
@@ -76,15 +88,18 @@ def whole_rounds(hosts: int) -> tuple[dict[str, float], dict[str, Any]]:
     """Return what rounds take with all that they read, and of what."""
     with jobs_database() as url, placement(hosts, FREE) as (http, providers, _server):
         report.progress(f"Placement has {hosts} hosts, {providers} providers; jobs are stored …")
-        submit_per_s = store(
-            Database(url), hosts, FREE, waiting=WAITING, running=RUNNING, seed=SEED
-        )
-        report.progress(f"  {submit_per_s:.0f} jobs are submitted in a second")
-        list_ms = listed_ms(Database(url))
+        store_per_s = store(Database(url), hosts, FREE, waiting=WAITING, running=RUNNING, seed=SEED)
         with engine(url, http.get_endpoint()) as process:
             first = process.round()
             change(PlacementClient(http), range(0, hosts, 100))
             later = process.round()
+        with jobs_api.served(url) as api:
+            list_ms, listed = jobs_api.listed_ms(api)
+            submit_per_s = jobs_api.submit_per_s(api, SUBMITTED)
+        report.progress(
+            f"  {submit_per_s:.0f} jobs a second by the API, {store_per_s:.0f} by the store alone; a page of "
+            f"{listed} takes {list_ms:.0f} ms"
+        )
         database = url.partition(":")[0]
     columns = ("cpu_s", "jobs_cpu_s", "s", "starts", "waits", "running", "rss_mb")
     rows = [
@@ -98,6 +113,7 @@ def whole_rounds(hosts: int) -> tuple[dict[str, float], dict[str, Any]]:
         "jobs_read_s": later["jobs_cpu_s"],
         "rss_mb_10k": later["rss_mb"],
         "submit_per_s": submit_per_s,
+        "store_per_s": store_per_s,
         "api_list_1000_ms": list_ms,
     }
     return figures, {"database": database, "providers": providers}
@@ -123,6 +139,30 @@ def claims(jobs: int) -> dict[str, float]:
     return {"claims_per_s": found, "placement_claims_per_s": floor}
 
 
+def order_violations() -> dict[str, int]:
+    """Return how many simulated jobs go otherwise than in the reference queue, which is a test's own.
+
+    :raises NumaExtError: the test does not say
+    """
+    report.progress("5,000 jobs run in our queue and in the reference queue …")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "junit.xml")
+        words = ("-q", "-p", "no:cacheprovider", "-o", "timeout=0", "-o", "junit_family=xunit1")
+        subprocess.run(
+            [sys.executable, "-m", "pytest", *words, f"--junitxml={file}", ORDER_TEST],
+            cwd=ROOT,
+            check=False,
+        )
+        found = [
+            int(each.get("value", ""))
+            for each in ElementTree.parse(file).iter("property")
+            if each.get("name") == "order_violations"
+        ]
+    if len(found) != 2 * len(Discipline):
+        raise NumaExtError(f"{ORDER_TEST} says {len(found)} numbers of order violations.")
+    return {"order_violations": sum(found)}
+
+
 def main() -> None:
     """Run the benchmark."""
     options = report.parser(__doc__)
@@ -138,13 +178,15 @@ def main() -> None:
         "running_beside_queue_alone": beside,
         "seed": SEED,
         "claims": arguments.claims,
+        "submitted": SUBMITTED,
         **of_what,
         "goals": {
             "round_s_1000_waiting_10000_hosts": 5.0,
             "rss_mb_10k": 1000.0,
+            "order_violations": 0,
         },
     }
-    found = whole | alone | claims(arguments.claims)
+    found = whole | alone | claims(arguments.claims) | order_violations()
     report.finish("jobs", "measured", found, source, arguments.json)
 
 

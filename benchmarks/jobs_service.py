@@ -8,7 +8,6 @@ standard input it reads the jobs and the hosts, decides, and prints a line of JS
 import json
 import random
 import resource
-import statistics
 import subprocess
 import sys
 import time
@@ -16,22 +15,18 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from keystoneauth1 import adapter, session, token_endpoint
-from oslo_config import cfg
-from oslo_policy import policy
 from sqlalchemy import bindparam, update
 
 from benchmarks.jobs_round import submitted
 from benchmarks.placement_server import is_full, root_uuid
-from nova_numa_ext.orchestrator.api import app, policies
 from nova_numa_ext.orchestrator.cloud.fleet import PlacementHosts
 from nova_numa_ext.orchestrator.decide import HostQueue
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Jobs
-from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
 from nova_numa_ext.policy.jobs.queue import QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
@@ -40,14 +35,6 @@ from placement_traits.client import HttpAdapter
 from placement_traits.view import ViewSettings
 
 ALIASES: Final = {"gpu": frozenset({names.PGPU})}
-_PAGE: Final = 1_000
-# What keystonemiddleware makes of an administrator's token.
-_ADMIN: Final = {
-    "X-Identity-Status": "Confirmed",
-    "X-User-Id": "admin",
-    "X-Project-Id": "admin",
-    "X-Roles": "admin,member,reader",
-}
 _UNFINISHED: Final = tuple(state for state in JobState if not state.final)
 
 
@@ -100,27 +87,6 @@ def _run(database: Database, changes: Sequence[tuple[int, dict[str, Any], str]])
                 for n, place, server in changes
             ],
         )
-
-
-def listed_ms(database: Database) -> float:
-    """Return what the API takes to list a page of 1,000 jobs to an administrator, the median of five times."""
-    conf = cfg.ConfigOpts()
-    enforcer = policy.Enforcer(conf)
-    conf([], default_config_files=[])
-    enforcer.register_defaults(policies.RULES)
-    jobs = Jobs(database)
-
-    def no_cloud(_environ: Any) -> NoReturn:
-        raise AssertionError("a list asks no other service")
-
-    client = app.make(jobs, EndedTrusts(database), enforcer, no_cloud).test_client()
-    took = []
-    for _ in range(5):
-        began = time.perf_counter()
-        answer = client.get(f"/v1/jobs?all_projects=true&limit={_PAGE}", headers=_ADMIN)
-        took.append(1e3 * (time.perf_counter() - began))
-        assert len(answer.json["jobs"]) == min(_PAGE, len(jobs.find(limit=_PAGE)))
-    return statistics.median(took)
 
 
 class Engine:

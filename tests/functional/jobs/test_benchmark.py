@@ -5,11 +5,12 @@ import random
 
 import pytest
 
-from benchmarks import jobs_claims
-from benchmarks.jobs_service import Round, listed_ms, store
+from benchmarks import jobs_api, jobs_claims
+from benchmarks.jobs_service import Round, store
 from benchmarks.placement_server import fill
 from emulation.placement_service import PlacementInProcess
 from nova_numa_ext.orchestrator.store.database import Database
+from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.policy.jobs.queue import QueueSettings
 from placement_traits.claims import ClaimStore
 from placement_traits.client import PlacementClient
@@ -39,9 +40,18 @@ def test_jobs_that_are_stored_are_decided_about_over_hosts_that_are_read(placeme
     database = Database(f"sqlite:///{tmp_path}/jobs.db", sqlite_synchronous=False)
     database.sync()
     assert store(database, HOSTS, FREE, waiting=WAITING, running=RUNNING, seed=16) > 0
-    assert listed_ms(database) > 0
     found = Round(database, placement.adapter, QueueSettings()).do()
     assert found["running"] == RUNNING
     assert found["starts"] > 0
     assert found["starts"] + found["waits"] == WAITING
     assert 0 < found["jobs_cpu_s"] < found["cpu_s"]
+
+
+def test_jobs_are_submitted_to_the_api_and_listed_over_http(tmp_path):
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    Database(url).sync()
+    with jobs_api.served(url) as api:
+        assert jobs_api.submit_per_s(api, 4) > 0
+        took_ms, found = jobs_api.listed_ms(api)
+    assert took_ms > 0
+    assert found == len(Jobs(Database(url)).find()) == 4 + 2 * jobs_api.CLIENTS
