@@ -323,7 +323,7 @@ class Saga:
             if job.state is JobState.QUEUED:
                 return job
             if not _has(reasons, JobTerm.PREEMPTED):
-                wait_s = min(_FIRST_BACK_OFF_S * 2.0**job.refusals, _LONGEST_BACK_OFF_S)
+                wait_s = min(_FIRST_BACK_OFF_S * 2.0 ** min(job.refusals, 10), _LONGEST_BACK_OFF_S)
                 changes |= {"not_before": self._now + wait_s, "refusals": job.refusals + 1}
             changes["excluded"] = frozenset[str]()
             if _has(reasons, JobTerm.NO_VALID_HOST) and job.plan:

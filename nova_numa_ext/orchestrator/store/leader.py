@@ -5,6 +5,9 @@ A heartbeat renews the row, however long the engine's rounds take. An engine tha
 lasts finds another term in the row and does nothing more. The pause may hit between the check and a call to another
 service; those calls carry what tells them apart (a generation, a tag).
 
+Where the database's clock was set back, a row would seem to last for as long. One that lasts for minutes longer than
+any term is taken for over: should its engine live after all, it finds another term, as one that was paused.
+
 Each renewal counts up the row's mark. One that is lower than it was is that of an old database, which was restored:
 nothing is done on it, as on one that recovers (:mod:`.recovery`).
 """
@@ -26,6 +29,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 LASTS_S: Final = 15.0
 _RENEWALS: Final = 5  # while a term lasts: some may fail
+_TOO_LONG_S: Final = 300.0  # beyond a term: more than clocks of a cluster's nodes differ
 
 
 class NotLeaderError(NumaExtError):
@@ -161,7 +165,8 @@ class Election:
         changed = connection.execute(
             update(leader)
             .where(
-                leader.c.expires_at <= Now(),
+                (leader.c.expires_at <= Now())
+                | (leader.c.expires_at > Now() + (self.lasts_s + _TOO_LONG_S)),
                 leader.c.mark >= self._mark,
                 leader.c.recover_at.is_(None),
             )

@@ -13,6 +13,7 @@ from sqlalchemy import update
 
 from nova_numa_ext.orchestrator.engine import QueueDecision
 from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store.jobs import Actor
 from nova_numa_ext.policy.jobs.job import BuildFailure, Scope, ScopeWait
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
@@ -277,6 +278,17 @@ def test_a_quota_that_is_used_up_is_waited_for(world):
     assert world.state(job) is JobState.QUEUED
     assert world.why(job)[0].startswith("quota=Nova answered POST /servers with 403: as the test")
     assert world.api.there() == {}
+
+
+def test_a_job_that_was_refused_for_weeks_is_tried_every_quarter_of_an_hour(world):
+    """As long as its project's quota is used up, and its count grows."""
+    world.api.refuse = lambda method, path: 403 if (method, path) == ("POST", "/servers") else None
+    job = world.jobs.create(new_job())
+    world.jobs.set(job, Actor("user-1"), refusals=5000)
+    world.rounds(8)
+    now = world.jobs.read(job.uuid)
+    assert (now.state, now.refusals) == (JobState.QUEUED, 5001)
+    assert now.not_before - now.queued_at == pytest.approx(900, abs=5)
 
 
 def test_what_nova_never_does_fails_the_job(world):

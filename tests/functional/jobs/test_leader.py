@@ -52,6 +52,26 @@ def test_a_term_ends_by_the_databases_clock(database):
     assert second.campaign().number == 2
 
 
+def test_a_clock_that_is_set_back_keeps_nobody_from_leading(database):
+    """Its engine is gone, and the row would last for the hour by which the clock was wrong."""
+    gone, other = Election(database, "gone"), Election(database, "other")
+    term = gone.campaign()
+
+    def lasts(seconds):
+        with database.transaction() as connection:
+            connection.execute(update(tables.leader).values(expires_at=tables.Now() + seconds))
+
+    lasts(60.0)
+    assert other.campaign() is None, "clocks of nodes may differ"
+    lasts(3600.0)
+    after = other.campaign()
+    assert after.number == term.number + 1
+    with pytest.raises(NotLeaderError):
+        gone.check(term)
+    other.check(after)
+    assert gone.campaign() is None
+
+
 def test_who_was_away_finds_its_term_over(database, expire):
     paused, other = Election(database, "paused"), Election(database, "other")
     term = paused.campaign()
