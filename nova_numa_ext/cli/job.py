@@ -197,6 +197,17 @@ class ExplainJob(command.Lister):  # type: ignore[misc]
         ]
 
 
+class ListJobLimits(command.Lister):  # type: ignore[misc]
+    """Show how many jobs and servers of your project may wait, and run, at a time, and how many do."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows."""
+        rows = [(each["name"], each["used"], each["limit"]) for each in _jobs(self).limits()]
+        if parsed_args.formatter not in ("json", "yaml"):
+            rows = [(*row, "none" if limit is None else limit) for *row, limit in rows]
+        return ("Name", "Used", "Limit"), rows
+
+
 class WatchJob(command.ShowOne):  # type: ignore[misc]
     """Follow a job until it runs or has ended, and show it then.
 

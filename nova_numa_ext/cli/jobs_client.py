@@ -117,6 +117,11 @@ class JobsClient:
                 return
             after = found[-1]["id"]
 
+    def limits(self) -> Sequence[Mapping[str, Any]]:
+        """Return the limits of the project, and what its jobs use of them."""
+        found: Sequence[Mapping[str, Any]] = self._asked("GET", "/v1/limits")["limits"]
+        return found
+
     def _job(self, method: str, path: str, **options: Any) -> Job:
         found: Job = self._asked(method, path, **options)["job"]
         return found

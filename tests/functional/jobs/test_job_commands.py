@@ -201,6 +201,17 @@ def test_jobs_are_held_released_and_cancelled(shell, jobs):
     assert jobs.read(first.uuid).cancelled
 
 
+def test_limits_are_shown_with_what_is_used_of_them(shell, jobs):
+    jobs.create(new_job())
+    rows = json.loads(shell(job.ListJobLimits, "-f", "json")[1])
+    assert rows[:2] == [
+        {"Name": "waiting_jobs", "Used": 1, "Limit": 1000},
+        {"Name": "waiting_servers", "Used": 2, "Limit": 10_000},
+    ]
+    assert {"Name": "project_jobs", "Used": 0, "Limit": None} in rows
+    assert "project_jobs 0 none" in shell(job.ListJobLimits, "-f", "value")[1]
+
+
 def test_a_job_that_refuses_leaves_the_others(shell, jobs):
     jobs.create(new_job("good"))
     code, text, _ = shell(job.HoldJob, "none", "good", "-f", "json")
