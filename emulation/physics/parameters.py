@@ -12,9 +12,23 @@ import numpy as np
 
 from emulation.physics import published
 
-TEXT: Final = (resources.files("emulation.physics") / "parameters.json").read_text("utf-8")
-DATA: Final[dict[str, Any]] = json.loads(TEXT)
-HASH: Final = hashlib.sha256((TEXT + published.TEXT).encode()).hexdigest()[:12]
+DATA: Final[dict[str, Any]] = json.loads(
+    (resources.files("emulation.physics") / "parameters.json").read_text("utf-8")
+)
+
+
+def hash_of(*data: Any) -> str:
+    """Identify the values of some data: what is said of them, a text under a name, does not count."""
+    return hashlib.sha256(json.dumps(_values(data)).encode()).hexdigest()[:12]
+
+
+def _values(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {name: _values(each) for name, each in data.items() if not isinstance(each, str)}
+    return [_values(each) for each in data] if isinstance(data, list | tuple) else data
+
+
+HASH: Final = hash_of(DATA, published.DATA)
 """Identifies the frozen model; printed in every result."""
 
 

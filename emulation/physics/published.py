@@ -5,8 +5,9 @@ import json
 from importlib import resources
 from typing import Any, Final
 
-TEXT: Final = (resources.files("emulation.physics") / "published.json").read_text("utf-8")
-_DATA: Final[dict[str, Any]] = json.loads(TEXT)
+DATA: Final[dict[str, Any]] = json.loads(
+    (resources.files("emulation.physics") / "published.json").read_text("utf-8")
+)
 
 
 def _by_workers(table: dict[str, list[float]]) -> dict[tuple[int, ...], tuple[float, ...]]:
@@ -16,18 +17,18 @@ def _by_workers(table: dict[str, list[float]]) -> dict[tuple[int, ...], tuple[fl
     }
 
 
-CANONICAL_A: Final = _by_workers(_DATA["canonical_weights_percent"]["A"])
-CANONICAL_B: Final = _by_workers(_DATA["canonical_weights_percent"]["B"])
-MODEL_SPEEDUPS_A: Final = _by_workers(_DATA["model_speedups"]["A"])
-MODEL_SPEEDUPS_B: Final = _by_workers(_DATA["model_speedups"]["B"])
+CANONICAL_A: Final = _by_workers(DATA["canonical_weights_percent"]["A"])
+CANONICAL_B: Final = _by_workers(DATA["canonical_weights_percent"]["B"])
+MODEL_SPEEDUPS_A: Final = _by_workers(DATA["model_speedups"]["A"])
+MODEL_SPEEDUPS_B: Final = _by_workers(DATA["model_speedups"]["B"])
 MEASURED_SPEEDUPS: Final[dict[str, float]] = {
-    name: value for name, value in _DATA["measured_speedups_up_to"].items() if name != "source"
+    name: value for name, value in DATA["measured_speedups_up_to"].items() if name != "source"
 }
 MAPPING_RATIOS: Final[dict[str, tuple[float, float]]] = {
-    name: (pair[0], pair[1]) for name, pair in _DATA["mapping_ratios"].items() if name != "source"
+    name: (pair[0], pair[1]) for name, pair in DATA["mapping_ratios"].items() if name != "source"
 }
 VM_TYPES: Final[dict[str, tuple[int, int, int]]] = {
-    name: (row[0], row[1], row[2]) for name, row in _DATA["vm_types"].items() if name != "source"
+    name: (row[0], row[1], row[2]) for name, row in DATA["vm_types"].items() if name != "source"
 }
 
 

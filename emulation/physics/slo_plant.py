@@ -7,7 +7,6 @@ lag, best-effort programs have phases, and measured percentiles are noisy. Reque
 would report them. Modelled; constants and their sources are in ``slo_plants.json``.
 """
 
-import hashlib
 import json
 import math
 import random
@@ -21,9 +20,10 @@ from emulation.physics.latency import LatencyCurve
 from emulation.physics.model import Guest, HostModel, Signals
 from emulation.physics.programs import WORKLOADS
 
-TEXT: Final = (resources.files("emulation.physics") / "slo_plants.json").read_text("utf-8")
-DATA: Final[dict[str, Any]] = json.loads(TEXT)
-HASH: Final = hashlib.sha256((TEXT + parameters.HASH).encode()).hexdigest()[:12]
+DATA: Final[dict[str, Any]] = json.loads(
+    (resources.files("emulation.physics") / "slo_plants.json").read_text("utf-8")
+)
+HASH: Final = parameters.hash_of(DATA, [parameters.HASH])
 """Identifies plants and model; printed in every result."""
 
 _BANDS: Final = (0.30, 0.60, 0.80, 0.90, 0.95, 0.975, 0.985, 0.9885, 0.9915, 0.995, 0.998, 1.0)

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from emulation.physics.latency import CURVES
 from emulation.physics.machines import xeon_silver_4114
 from emulation.physics.model import Guest, HostModel, Signals
-from emulation.physics.parameters import DATA, Parameters, draws, frozen
+from emulation.physics.parameters import DATA, Parameters, draws, frozen, hash_of
 from emulation.physics.programs import WORKLOADS, representative
 from placement_traits.names import InterferenceClass
 from placement_traits.presets import load
 
 BIG = load("numaconnect-6x6x8").topology
 BIG_MODEL = HostModel(BIG, frozen())
+COD = load("xeon-e5-2660v4-cod").topology
 DUAL = xeon_silver_4114()
 DUAL_MODEL = HostModel(DUAL, frozen())
 
@@ -47,14 +48,51 @@ def test_the_preset_is_the_machine_of_the_source() -> None:
 
 def test_mpegaudio_loses_up_to_17_per_cent_by_distance() -> None:
     worst = min(alone("mpegaudio", {n: 1.0}).progress for n in BIG.node_ids)
+    fit = DATA["workload_fits"]["by_distance"]["mpegaudio"]
     assert worst / alone("mpegaudio").progress == pytest.approx(0.83, abs=0.04)
+    assert fit["published"] == 0.83
+    assert worst / alone("mpegaudio").progress / 0.83 == pytest.approx(fit["reached"], abs=0.005)
 
 
-@pytest.mark.parametrize(
-    ("name", "gbps"), [("mg", 33.5), ("oc", 32.3), ("sp", 31.2), ("ua", 22.2), ("bs", 2.85)]
-)
-def test_bandwidths_of_table_5_1_are_reached_within_15_per_cent(name: str, gbps: float) -> None:
-    assert on_dual(name, 1.0, threads=10).total_mbps / 1000 == pytest.approx(gbps, rel=0.15)
+@pytest.mark.parametrize("table", ["table_4_1", "table_5_1"])
+def test_bandwidths_are_reached_as_the_data_file_says(table: str) -> None:
+    """Not all within 15 %: EP and Swaptions, which hardly use memory, by half, Streamcluster 18 % too much."""
+    for name, fit in DATA["workload_fits"][table].items():
+        if table == "table_5_1":
+            found = on_dual(name, 1.0, threads=10)
+        else:
+            guest = Guest("g", WORKLOADS[name], COD.cpus_of_node(0)[:7], {0: 1.0})
+            found = HostModel(COD, frozen()).measure([guest])["g"]
+        reached = found.total_mbps / 1000 / fit["published"]
+        assert reached == pytest.approx(fit["reached"], abs=0.006), name
+
+
+@pytest.mark.parametrize("name", ["mg", "oc", "sp", "ua", "bs"])
+def test_bandwidths_of_table_5_1_are_reached_within_15_per_cent(name: str) -> None:
+    fit = DATA["workload_fits"]["table_5_1"][name]
+    assert fit["reached"] == pytest.approx(1.0, abs=0.15)
+
+
+def test_each_figure_of_a_program_is_published_fitted_or_assumed() -> None:
+    kinds = {k: v for k, v in DATA["workload_sources"].items() if k != "legend"}
+    assert kinds.keys() == DATA["workloads"].keys()
+    assert {len(letters) for letters in kinds.values()} == {len(DATA["workloads"]["oc"])}
+    assert set("".join(kinds.values())) == set("pfa")
+    fitted = {name for name, letters in kinds.items() if "f" in letters}
+    tables = {n: t for n, t in DATA["workload_fits"].items() if n != "source"}
+    named = {name for table in tables.values() for name in table}
+    assert named <= kinds.keys() and fitted <= named
+    assert named - fitted == {"ep", "sw"}, "they hardly use memory: printed, and not fitted"
+    assert all(
+        0.85 <= f["reached"] <= 1.2 for t in tables.values() for n, f in t.items() if n in fitted
+    )
+
+
+def test_a_model_is_known_by_its_values_and_not_by_what_is_said_of_them() -> None:
+    data = {"source": "a page", "rows": {"oc": ["devil", 0.5]}, "value": 1.0}
+    assert hash_of({**data, "source": "another page"}) == hash_of(data)
+    assert hash_of({**data, "value": 1.1}) != hash_of(data)
+    assert hash_of({**data, "rows": {"oc": ["sheep", 0.5]}}) != hash_of(data)
 
 
 @pytest.mark.parametrize(("name", "best"), [("oc", 0.6), ("mg", 0.5), ("sp", 0.7)])
