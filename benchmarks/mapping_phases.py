@@ -131,6 +131,8 @@ class FollowingPages:
         left = int(self._budget_mb)
         for name, slot in slots.items():
             here = self._memory[name]
+            if here == slot.memory_mb:
+                continue
             for node, target in slot.memory_mb.items():
                 for other in sorted(here):
                     spare = here[other] - slot.memory_mb.get(other, 0)
@@ -138,7 +140,12 @@ class FollowingPages:
                     here[other] -= moved
                     here[node] = here.get(node, 0) + moved
                     left -= moved
-        return {n: replace(slot, memory_mb=dict(self._memory[n])) for n, slot in slots.items()}
+        return {
+            name: slot
+            if self._memory[name] == slot.memory_mb
+            else replace(slot, memory_mb=dict(self._memory[name]))
+            for name, slot in slots.items()
+        }
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, float]:

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import mean
+from statistics import fmean
 from typing import Any
 
 from emulation.physics import published
@@ -115,7 +115,7 @@ class ModelledHost:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(mean(math.log(value) for value in values))
+    return math.exp(fmean(math.log(value) for value in values))
 
 
 def overbooked(slots: Mapping[str, Slot]) -> int:
