@@ -20,7 +20,7 @@ from typing import Final
 
 from placement_traits import names
 from placement_traits.fabric import LeafLayout
-from placement_traits.names import NetClass
+from placement_traits.names import WHOLE_UPLINK, NetClass
 
 Held = Mapping[str, int]
 """Resource class -> hosts."""
@@ -82,6 +82,11 @@ class Leaf:
         return bool(self.held.get(names.LEAF_BLOCK) or self.held.get(names.LEAF_REMAINDER))
 
     @property
+    def is_quiet(self) -> bool:
+        """A quiet group of several leafs has it: its uplinks are that group's alone."""
+        return bool(self.held.get(names.LEAF_BLOCK))
+
+    @property
     def is_small(self) -> bool:
         """Groups that fit in one leaf are there, and it is theirs."""
         return bool(self.held.get(names.LEAF_HOST))
@@ -138,6 +143,16 @@ class Leafs:
     leafs: tuple[Leaf, ...]
     usual_size: int
     uplinks: Mapping[str, int] = field(default_factory=dict)
+
+    def is_closed(self, at: int) -> bool:
+        """Return whether a quiet or exclusive group has a leaf's uplinks, so that no other may use them.
+
+        :param at: position of the leaf
+        """
+        leaf = self.leafs[at]
+        return leaf.is_quiet or any(
+            self.uplinks.get(node, 0) >= WHOLE_UPLINK for node in leaf.above
+        )
 
 
 def class_of(layout: LeafLayout) -> str:

@@ -15,6 +15,7 @@ from nova_numa_ext.policy.network.allocation import (
     Take,
     Takes,
     in_order,
+    too_few,
 )
 from nova_numa_ext.policy.network.exclusive import exclusive
 from nova_numa_ext.policy.network.first import first_available, first_contiguous
@@ -134,9 +135,18 @@ def _in_company(
     name: PolicyName,
     allocate: Allocate,
 ) -> Found:
-    """Choose leafs in good company, if there are any; who stays in one leaf uses no uplink."""
+    """Choose leafs in good company, if there are any; a group in one leaf uses no uplink, and may be beside anyone."""
     found = allocate(leafs, allowed, request.hosts, request.slice_hosts)
-    if isinstance(found, Reason) or len(found) == 1 or name in _WITHOUT_OTHERS:
+    if isinstance(found, Reason) or name in _WITHOUT_OTHERS:
+        return found
+    if any(map(leafs.is_closed, allowed)):
+        beside, allowed = found, _open(leafs, allowed)
+        found = allocate(leafs, allowed, request.hosts, request.slice_hosts)
+        if len(beside) == 1 and (isinstance(found, Reason) or len(found) > 1):
+            return beside
+        if isinstance(found, Reason):
+            return _kept_off(leafs, allowed, request.hosts)
+    if len(found) == 1:
         return found
     companies = {at: company(leafs.leafs[at], request.net_class) for at in allowed}
     for worst in (Company.GOOD, Company.FAIR):
@@ -147,6 +157,14 @@ def _in_company(
         if not isinstance(better, Reason):
             return better
     return found
+
+
+def _open(leafs: Leafs, allowed: Sequence[int]) -> list[int]:
+    return [at for at in allowed if not leafs.is_closed(at)]
+
+
+def _kept_off(leafs: Leafs, allowed: Sequence[int], hosts: int) -> Reason:
+    return Reason(GroupTerm.QUIET, sum(leafs.leafs[at].room for at in allowed), hosts)
 
 
 def _in_own(leafs: Leafs, request: GroupRequest) -> Found:
@@ -179,13 +197,22 @@ def _near_own(leafs: Leafs, request: GroupRequest, allocate: Allocate) -> Found:
     left = request.hosts - sum(taken.values())
     if not left:
         return in_order(taken)
+    if not request.holds and not request.is_move and any(map(leafs.is_closed, own)):
+        return _kept_off(leafs, _open(leafs, allowed), request.hosts)
     pods = {leafs.leafs[at].pod for at in own}
     others = [at for at in allowed if at not in taken]
     near = [at for at in others if leafs.leafs[at].pod in pods]
-    found = allocate(leafs, near, left, 1)
+    areas = [near, others] if request.is_move else []
+    if not request.is_move or request.share is UplinkShare.SHARED:
+        areas = [_open(leafs, near), _open(leafs, others), *areas]
+    found: Found = too_few({}, left)
+    for area in areas:
+        found = allocate(leafs, area, left, 1)
+        if not isinstance(found, Reason):
+            break
     if isinstance(found, Reason):
-        found = allocate(leafs, others, left, 1)
-    if isinstance(found, Reason):
+        if any(map(leafs.is_closed, others)):
+            return _kept_off(leafs, _open(leafs, allowed), request.hosts)
         free = sum(leafs.leafs[at].room for at in allowed)
         if request.within is not None:
             return Reason(GroupTerm.WITHIN, free, request.hosts, request.within)
@@ -244,7 +271,7 @@ def _others(
     rest = [at for at, leaf in enumerate(leafs.leafs) if at not in placed and leaf.room]
     rest.sort(key=lambda at: (leafs.leafs[at].pod not in pods, abs(at - middle), at))
     is_shared = request.share is UplinkShare.SHARED  # another would leave its uplinks for others'
-    further = [(at, leafs.leafs[at].room) for at in rest if is_shared]
+    further = [(at, leafs.leafs[at].room) for at in _open(leafs, rest) if is_shared]
     spares, left = [], request.spares
     for at, room in (*beside, *further):
         if hosts := min(left, room):

@@ -25,6 +25,7 @@ class GroupTerm(StrEnum):
     WHOLE_LEAFS = "whole_leafs"
     REMAINDER = "remainder"
     PODS = "pods"
+    QUIET = "net_quiet"
     HELD = "net_held"
     # Why these places.
     POLICY = "net_policy"
@@ -46,6 +47,8 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         GroupTerm.WHOLE_LEAFS: "free whole leafs for large groups: {value}, needed: {against}",
         GroupTerm.REMAINDER: "no leaf for remainders has {against} free hosts, and none can become one: {value}",
         GroupTerm.PODS: "pods without another group on their uplinks have {value} free hosts, needed are {against}",
+        GroupTerm.QUIET: "the group needs {against} hosts, and {value} are free for it where no quiet or exclusive "
+        "group has the uplinks",
         GroupTerm.HELD: "the group holds {value} hosts that are free there, needed are {against}, and {where}",
         GroupTerm.POLICY: "leafs chosen by {value}",
         GroupTerm.LEAFS: "leafs: {value}, at least needed: {against}",

@@ -13,7 +13,7 @@ from nova_numa_ext.policy.network.groups import (
     PlanOptions,
     PolicyName,
 )
-from nova_numa_ext.policy.network.planner import plan
+from nova_numa_ext.policy.network.planner import SHARING, plan
 from nova_numa_ext.policy.network.terms import GroupTerm
 from placement_traits.names import LEAF_BLOCK, UplinkShare
 from placement_traits.reason import Reason
@@ -70,6 +70,55 @@ def test_a_group_stays_within_one_node_or_has_no_place(share: UplinkShare) -> No
 def test_a_group_that_fits_in_one_leaf_is_where_its_policy_puts_it() -> None:
     leafs = leafs_of(fabric([18] * 6, leafs_per_pod=2))
     assert plan(leafs, GroupRequest(8, QUIET, within="leaf")).places == (LeafPlaces("l005", 8),)
+
+
+@pytest.fixture
+def beside_quiet() -> Groups:
+    """Six leafs of 18, two a pod: a quiet group of 32 has the blocks of the first pod."""
+    groups = Groups(fabric([18] * 6, leafs_per_pod=2))
+    groups.start("quiet", GroupRequest(32, QUIET))
+    return groups
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_a_group_that_shares_keeps_off_the_uplinks_of_a_quiet_one(
+    beside_quiet: Groups, policy: PolicyName
+) -> None:
+    found = beside_quiet.start("shared", GroupRequest(40, spares=40), PlanOptions(shared=policy))
+    assert not {one.leaf for one in (*found.places, *found.spares)} & {"l000", "l001"}
+    refused = beside_quiet.start("more", GroupRequest(34), PlanOptions(shared=policy))
+    assert isinstance(refused, NoLeafs)
+    assert refused.ever
+
+
+def test_a_group_that_shares_and_uses_no_uplink_may_be_beside_a_quiet_one(
+    beside_quiet: Groups,
+) -> None:
+    for leaf in ("l002", "l003", "l004", "l005"):
+        beside_quiet.start(leaf, GroupRequest(18, QUIET))
+    assert beside_quiet.start("two", GroupRequest(2)).places == (LeafPlaces("l000", 2),)
+    grown = GroupRequest(1, members={"l000": 2})
+    assert beside_quiet.start("grown", grown).reasons[0].term == GroupTerm.QUIET
+
+
+def test_a_group_that_shares_grows_and_moves_without_a_quiet_ones_uplinks(
+    beside_quiet: Groups,
+) -> None:
+    beside_quiet.start("others", GroupRequest(70))
+    grows = GroupRequest(3, members={"l005": 16})
+    assert [one.leaf for one in beside_quiet.start("one", replace(grows, hosts=2)).places] == [
+        "l005"
+    ]
+    assert beside_quiet.start("full", grows).reasons[0].term == GroupTerm.QUIET
+    assert beside_quiet.start("moves", replace(grows, hosts=1, is_move=True)).places
+
+
+def test_a_group_that_shares_keeps_out_of_the_pods_of_an_exclusive_one() -> None:
+    groups = Groups(fabric([18] * 6, leafs_per_pod=2))
+    groups.start("alone", GroupRequest(20, UplinkShare.EXCLUSIVE))
+    (pod,) = groups.pods("alone")
+    groups.start("shared", GroupRequest(70))
+    assert pod not in groups.pods("shared")
 
 
 def test_a_node_that_could_hold_the_group_waits_for_others_to_go() -> None:
