@@ -18,6 +18,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final, Protocol
 
 import numpy as np
@@ -281,6 +282,7 @@ class _Search:
         self, fabric: FabricState, leaf_of: Mapping[str, str], asked: GroupRequest, mask: Mask
     ) -> GroupPlaces | NoPlan:
         group, roots = self._group, self._offered.roots
+        further = 0
         while True:
             usable = self._usable(leaf_of, mask)
             leafs = tuple(
@@ -292,6 +294,8 @@ class _Search:
             chosen = [at for each in found.places for at in usable[each.leaf][: each.hosts]]
             if self._all_pass(chosen):
                 break
+            further = max(len(chosen), 2 * further)
+            self._judge_further(further, found.places, usable)
         self.chosen = found
         spares = self._spares(found.spares, usable, chosen)
         places = [roots[at] for at in chosen for _ in range(group.per_host)][: group.servers]
@@ -343,6 +347,18 @@ class _Search:
         self._passed |= passed
         self._refused |= {*unknown} - passed
         return len(passed) == len(unknown)
+
+    def _judge_further(
+        self, hosts: int, planned: Iterable[LeafPlaces], usable: Mapping[str, Sequence[int]]
+    ) -> None:
+        """Judge so many more hosts, those of planned leafs first.
+
+        Twice as many each time: where most hosts are refused, each plan less is a look at the whole fabric less.
+        """
+        leafs = dict.fromkeys((*(each.leaf for each in planned), *usable))
+        known = self._passed | self._refused
+        unknown = (at for leaf in leafs for at in usable[leaf] if at not in known)
+        self._all_pass(list(islice(unknown, hosts)))
 
     def _spares(
         self,

@@ -14,8 +14,9 @@ def first_available(leafs: Leafs, allowed: Sequence[int], hosts: int, slice_host
         return too_few(rooms, hosts)
     taken: dict[int, int] = {}
     for at, room in rooms.items():
-        taken[at] = min(room, hosts - sum(taken.values()))
-        if sum(taken.values()) == hosts:
+        taken[at] = min(room, hosts)
+        hosts -= taken[at]
+        if not hosts:
             break
     return in_order(taken)
 

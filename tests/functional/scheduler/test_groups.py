@@ -218,6 +218,27 @@ def test_hosts_that_are_refused_leave_the_plan(world, monkeypatch):
     assert Counter(map(leaf_of, found)) == {0: 3, 1: 4}
 
 
+def test_a_group_that_every_host_refuses_is_planned_few_times(world, monkeypatch):
+    """Not once for each two hosts: what is planned looks at all of the fabric."""
+    plans = []
+
+    def counted(leafs, asked, options):
+        plans.append(1)
+        return blocks_in_a_pod(leafs, asked, options)
+
+    world.scheduler.engine._groups = GroupPlanner(lambda: world.blocks, counted)
+    judge = decision.judge
+
+    def judged(*three):
+        one = judge(*three)
+        return lambda state: replace(one(state), reasons=(Reason("test", 0),))
+
+    monkeypatch.setattr(session, "judge", judged)
+    with pytest.raises(exception.NoValidHost):
+        world.ask(1)
+    assert len(plans) <= 8
+
+
 def test_a_group_that_grows_stays_in_what_it_holds(world):
     group = server_group(7)
     world.ask(6, group=group)
