@@ -210,7 +210,7 @@ class FabricWriter:
         for each in (*desired[1:], desired[0]):
             if dry_run and each.name not in old:
                 continue
-            if self._update(each, there[each.name], dry_run=dry_run) and each.name in old:
+            if self._update(each, there, dry_run=dry_run) and each.name in old:
                 done.append(f"{each.name} changed")
         done += self._removed(gone, there, dry_run=dry_run)
         left = [
@@ -341,8 +341,14 @@ class FabricWriter:
             self._client.post("/resource_providers", body)
             there[each.name] = _There(new, parent, 0, frozenset(), {}, {})
 
-    def _update(self, desired: PlannedProvider, there: _There, *, dry_run: bool) -> bool:
-        """Make one provider hold what is planned; return whether it did not."""
+    def _update(
+        self, desired: PlannedProvider, tree: Mapping[str, _There], *, dry_run: bool
+    ) -> bool:
+        """Make one provider hang and hold as planned; return whether it did not."""
+        there = tree[desired.name]
+        above = desired.parent
+        parent = tree[above].uuid if above is not None and above in tree else above
+        same_parent = there.parent == parent
         drained = bool(there.inventories) and all(
             each["reserved"] >= each["total"] for each in there.inventories.values()
         )
@@ -352,10 +358,13 @@ class FabricWriter:
         }
         same_traits = there.traits == desired.traits
         same_inventories = there.inventories == inventories
-        if (same_traits and same_inventories) or dry_run:
-            return not (same_traits and same_inventories)
+        if (same_parent and same_traits and same_inventories) or dry_run:
+            return not (same_parent and same_traits and same_inventories)
         generation = there.generation
         path = f"/resource_providers/{there.uuid}"
+        if not same_parent:
+            moved = {"name": desired.name, "parent_provider_uuid": parent}
+            generation = self._client.put(path, moved)["generation"]
         if not same_traits:
             body = {"resource_provider_generation": generation, "traits": sorted(desired.traits)}
             generation = self._client.put(f"{path}/traits", body)["resource_provider_generation"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from nova_numa_ext.fabrics import PlacementFabrics
 from placement_traits import names
 from placement_traits.claims import Claim, ClaimStore, NoRoomError, emptied
 from placement_traits.client import PlacementError
@@ -185,6 +186,31 @@ def test_a_leaf_that_groups_hold_neither_goes_nor_moves(applied):
     moved = {**PLAN.nodes, "l001": FabricNode("l001", "leaf", "p01")}
     with pytest.raises(HeldError, match="net:train:l001 would hang on net:train:p01, but 1"):
         applied.writer.apply(replace(PLAN, nodes=moved))
+
+
+def test_a_leaf_that_is_free_moves_to_another_pod_and_keeps_its_index(applied):
+    nodes = {
+        **PLAN.nodes,
+        "l001": FabricNode("l001", "leaf", "p02"),
+        "p02": FabricNode("p02", "pod"),
+    }
+    moved = replace(PLAN, nodes=nodes)
+    would = applied.writer.apply(moved, dry_run=True).done
+    assert (
+        applied.writer.apply(moved).done
+        == would
+        == ("net:train:p02 created", "net:train:l001 changed")
+    )
+    parent, traits, inventories = tree(applied)["net:train:l001"]
+    assert (parent, inventories["LEAF_BLOCK"]) == ("net:train:p02", (4, 4, 0))
+    assert "NET_INDEX_1" in traits
+    (state,) = PlacementFabrics(applied.client).read()
+    assert [leaf.pod for leaf in state.leafs.leafs] == ["p00", "p02", "p01"]
+    assert applied.writer.apply(moved).done == ()
+    emptied_pod = {name: node for name, node in PLAN.nodes.items() if name != "p01"}
+    only = {**emptied_pod, "l002": FabricNode("l002", "leaf", "p00")}
+    applied.writer.apply(replace(PLAN, nodes=only))
+    assert {each for each in tree(applied) if ":p" in each} == {"net:train:p00"}
 
 
 def test_a_leaf_that_is_free_goes_and_others_keep_their_index(applied):
