@@ -214,6 +214,10 @@ class PlacementFabrics:
                             found[claim.consumer] = claim
         return [found[consumer] for consumer in sorted(found)]
 
+    def named(self, amounts: Amounts) -> dict[str, Mapping[str, int]]:
+        """Return amounts by the names of providers; one of no fabric that was read has its uuid."""
+        return {self._name_of.get(uuid, uuid): held for uuid, held in amounts.items()}
+
     def release_dead(self, claim: Claim) -> bool:
         """Release a claim as it was read; return False where it has changed since."""
         try:

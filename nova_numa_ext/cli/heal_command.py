@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``numa-ext-heal``: make what servers hold in Placement agree with where they are."""
+"""``numa-ext-heal``: make what servers and their groups hold in Placement agree with where they are."""
 
 import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TextIO
 
 from keystoneauth1 import exceptions as keystone_errors
 from oslo_config import cfg
 
 from nova_numa_ext import endpoints
 from nova_numa_ext.cli.fleet import one_reading
+from nova_numa_ext.fabrics import PlacementFabrics
+from nova_numa_ext.heal.group_claims import SweepResult, sweep
 from nova_numa_ext.heal.healer import Healer
 from nova_numa_ext.heal.nova_servers import NovaServers
 from nova_numa_ext.heal.plan import HealResult, Row
@@ -23,10 +25,14 @@ from placement_traits.errors import CapabilityMissingError, NumaExtError
 _DESCRIPTION = (
     "Compare what servers hold in Placement of cache ways, classes of service, memory bandwidth and cache "
     "neighbourhoods with where nova has put them, and make it right: what is counted in another L3 domain than the "
-    "server's moves there, what is missing is added. A server with something under way is left alone, and nothing is "
-    "deleted. Nova (role admin) and Placement (role service) are asked with the credentials of [placement] in nova's "
-    "configuration."
+    "server's moves there, what is missing is added. A server with something under way is left alone, and nothing of "
+    "servers is deleted. Server groups without a server give back what they hold of fabrics. Nova (role admin) and "
+    "Placement (role service) are asked with the credentials of [placement] in nova's configuration."
 )
+
+
+_SWEPT: Final = {SweepResult.RELEASED: HealResult.DONE, SweepResult.WOULD: HealResult.WOULD}
+_NO_SERVER: Final = "no server of the group is on a host or will be"
 
 
 def main(
@@ -75,10 +81,11 @@ def _once(arguments: argparse.Namespace) -> bool:
     rows: list[Row] = []
     problem = ""
     try:
-        for row in healer(_configuration(arguments.config_file)).run(
-            write=not arguments.dry_run, hosts=arguments.host
-        ):
+        conf, write = _configuration(arguments.config_file), not arguments.dry_run
+        for row in healer(conf).run(write=write, hosts=arguments.host):
             rows.append(row)
+        if not arguments.host:
+            rows += _of_groups(conf, write=write)
     except (NumaExtError, OSError, cfg.Error, keystone_errors.ClientException) as error:
         problem = " ".join(str(error).split())
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -120,6 +127,16 @@ def healer(conf: cfg.ConfigOpts) -> Healer:
         PlacementClient(placement, once, microversion=ALLOCATIONS_MICROVERSION),
         lambda: one_reading(placement),
     )
+
+
+def _of_groups(conf: cfg.ConfigOpts, *, write: bool) -> Iterator[Row]:
+    """Let server groups without a server give back what they hold of fabrics; yield those that do."""
+    fabrics = PlacementFabrics(PlacementClient(endpoints.placement(conf)))
+    servers = NovaServers(endpoints.compute(conf))
+    for claim, result in sweep(fabrics, servers, dry_run=not write):
+        if result in _SWEPT:
+            held = fabrics.named(claim.amounts)
+            yield Row(_SWEPT[result], "-", "", claim.consumer, held, {}, _NO_SERVER)
 
 
 def _text(rows: Sequence[Row], form: str, *, complete: bool) -> str:

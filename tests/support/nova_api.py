@@ -84,6 +84,8 @@ class NovaApi:
             asked = query.get("instance_uuid")
             found = [m for m in self.migrations if asked in (None, m["instance_uuid"])]
             return {"migrations": found if asked else self._page(found, "uuid", query)}
+        if path.startswith("/os-server-groups/"):
+            return None  # it has none
         _, uuid, topology = re.fullmatch(r"(/servers/)([^/]+)(/topology)?", path).groups()
         server = self.servers.get(uuid)
         if server is None:

@@ -15,10 +15,13 @@ from nova_numa_ext import endpoints
 from nova_numa_ext.cli import heal_command
 from nova_numa_ext.policy.numa.nova_part import FlavorSizes, nova_part
 from nova_numa_ext.policy.numa.whatif import own_amounts
+from placement_traits import names
 from placement_traits.client import CODE_CONCURRENT, PlacementError
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.request import parse
 from tests.support.allocations import L3_PART, SPECS, server_on
+from tests.support.fabric_in_placement import put_fabric
+from tests.support.fabrics import fabric
 from tests.support.faults import FaultyAdapter, answer, refuse
 
 objects.register_all()
@@ -619,6 +622,20 @@ def test_the_plan_is_printed_first_and_then_what_was_done(host, command):
     assert (status, out.startswith(f"would  h1  lc  {change}")) == (0, True)
     status, out, _ = command("-f", "json")
     assert (status, [row["result"] for row in json.loads(out)]) == (0, ["done"])
+    assert command() == (0, "All servers hold what they should.\n", "")
+
+
+def test_groups_without_a_server_give_their_leafs_back_at_each_run(host, command):
+    put_fabric(host.cloud.client, fabric([3, 3]))
+    group = str(uuid.uuid4())
+    host.allocate(
+        group, {"net:train:l000": {names.LEAF_BLOCK: 2}}, consumer_type=names.GROUP_CONSUMER
+    )
+    change = f"-  {group}  net:train:l000 -{names.LEAF_BLOCK} 2; no server of the group"
+    assert command("--host", "h1")[1] == "All servers hold what they should.\n"
+    assert command("--dry-run")[1].startswith(f"would  {change}")
+    assert command()[1].startswith(f"done  {change}")
+    assert host.held(group) == {}
     assert command() == (0, "All servers hold what they should.\n", "")
 
 
