@@ -15,6 +15,7 @@ from nova_numa_ext.orchestrator.cloud.hosts import ServerHosts
 from nova_numa_ext.orchestrator.recover import Recoverer, TableLine
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Jobs
+from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.recovery import Recovery
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from placement_traits.client import PlacementClient
@@ -59,7 +60,9 @@ def _parser() -> argparse.ArgumentParser:
         "version", help="show which version the tables have, and which one this release wants"
     )
     shown.set_defaults(work=_version)
-    purge = commands.add_parser("purge", help="delete jobs that have ended, with their events")
+    purge = commands.add_parser(
+        "purge", help="delete jobs that have ended, with their events, and leases"
+    )
     purge.add_argument(
         "--older-than",
         type=number_from(0.0, _OLDEST_DAYS),
@@ -117,6 +120,10 @@ def _purge(conf: cfg.ConfigOpts, arguments: argparse.Namespace) -> int:
     while found := jobs.purge(before, _AT_ONCE):
         deleted += found
     _say(f"{deleted} jobs that ended more than {arguments.older_than:g} days ago were deleted.")
+    leases, gone = Leases(database), 0
+    while found := leases.purge(before, _AT_ONCE):
+        gone += found
+    _say(f"{gone} leases that ended more than {arguments.older_than:g} days ago were deleted.")
     return 0
 
 

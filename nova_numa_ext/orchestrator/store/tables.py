@@ -130,6 +130,33 @@ trust: Final = Table(
     mysql_engine="InnoDB",
 )
 
+lease: Final = Table(
+    "lease",
+    METADATA,
+    Column("id", _NUMBER, primary_key=True),
+    Column("uuid", _UUID, nullable=False, unique=True),
+    Column("project_id", _KEYSTONE_ID, nullable=False),
+    Column("user_id", _KEYSTONE_ID, nullable=False),
+    Column("server", _UUID, nullable=False),
+    Column("asked", JSON, nullable=False),
+    Column("state", _WORD, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("epoch", _NUMBER, nullable=False),
+    Column("acknowledged", _NUMBER, nullable=False),
+    Column("gpu_host", String(255), nullable=False),
+    Column("client_host", String(255), nullable=False),
+    Column("gpu", _UUID, nullable=False),
+    Column("amounts", JSON, nullable=False),
+    Column("claimed", Boolean, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("changed_at", Double, nullable=False),
+    Column("ended_at", Double),
+    Column("reasons", JSON, nullable=False),
+    Index("lease_state", "state"),
+    Index("lease_project_state", "project_id", "state"),
+    mysql_engine="InnoDB",
+)
+
 
 class Now(ColumnElement[float]):
     """The database's clock: seconds since 1970, as a number to calculate with."""

@@ -19,6 +19,9 @@ new epoch goes two ways, one after the other::
     1. the GPU's host learns E + 1, cuts what epoch E has open, and acknowledges E + 1
     2. only then a client learns that it may connect with E + 1
 
+A lease that ends does so the same way: its claim is released when the host has acknowledged that it serves it no more.
+One that no host was ever asked to start has nothing to acknowledge.
+
 A GPU host that does not answer has acknowledged nothing, and may still serve epoch E: the attachment waits, it is never
 given to a second client by guess. What hosts tell may come late or twice; an acknowledgement counts for its epoch and
 those before.
@@ -212,5 +215,20 @@ def lose(lease: Lease) -> Lease:
 
 
 def release(lease: Lease) -> Lease:
-    """Return a lease that ends. Errors as of :func:`to`."""
-    return replace(to(lease, LeaseState.RELEASING), client_host="", epoch=lease.epoch + 1)
+    """Return a lease that ends; one that no host has learned of needs no acknowledgement. Errors as of :func:`to`."""
+    epoch = lease.epoch + 1
+    known = lease.state is not LeaseState.RESERVED
+    ending = replace(to(lease, LeaseState.RELEASING), client_host="", epoch=epoch)
+    return ending if known else replace(ending, acknowledged=epoch)
+
+
+def end(lease: Lease) -> Lease:
+    """Return a lease that has ended; its claim was released.
+
+    :raises UnfencedError: the GPU's host has not acknowledged that it serves it no more
+    :raises LeaseError: it does not end
+    """
+    gone = to(lease, LeaseState.GONE)
+    if not lease.fenced:
+        raise UnfencedError(lease.uuid, lease.gpu_host)
+    return gone

@@ -55,6 +55,7 @@ def url(request, tmp_path):
         with Database(url).transaction() as connection:
             connection.execute(delete(tables.job))
             connection.execute(delete(tables.trust))
+            connection.execute(delete(tables.lease))
             nobody = {"holder": "", "term": 0, "expires_at": 0.0, "mark": 0}
             nobody |= {"recover_at": None, "recover_why": ""}
             connection.execute(update(tables.leader).values(nobody))

@@ -9,8 +9,11 @@ from nova_numa_ext.orchestrator import startup
 from nova_numa_ext.orchestrator.manage import main
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
+from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
+from nova_numa_ext.policy.remote_gpu import leases as life
+from placement_traits.names import RemoteGpuApi, ServiceLevel
 from placement_traits.oslo_options import ConfigurationError
 from placement_traits.reason import Reason
 from tests.support.jobs_database import new_job
@@ -49,6 +52,16 @@ def test_only_jobs_that_ended_long_ago_are_purged(url, configure, capsys):
     assert main([conf, "purge", "--older-than", "0"]) == 0
     assert capsys.readouterr().out.startswith("1 jobs")
     assert [job.uuid for job in jobs.find()] == [waits.uuid]
+
+
+def test_leases_that_ended_are_purged_with_jobs(url, configure, capsys):
+    leases = Leases(Database(url))
+    spec = LeaseSpec(1, ServiceLevel.GOLD, RemoteGpuApi.CUDA)
+    lives, ended = (leases.create("p", "u", spec) for _ in range(2))
+    leases.change(leases.change(ended, life.release, Actor("u")), life.end, Actor("u"))
+    assert main([configure(of_database(url)), "purge", "--older-than", "0"]) == 0
+    assert "\n1 leases" in capsys.readouterr().out
+    assert leases.find() == [lives]
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,22 @@ def test_a_silent_host_is_told_a_new_epoch_when_it_is_back():
         leases.start(gone)
 
 
+def test_a_lease_ends_when_its_host_serves_it_no_more():
+    """Its claim is released then, and never while the host may still serve it."""
+    ending = leases.release(attached())
+    with pytest.raises(UnfencedError, match="cannot leave host g1"):
+        leases.end(ending)
+    assert leases.end(served(ending)).state is LeaseState.GONE
+    with pytest.raises(LeaseError):
+        leases.end(attached())
+
+
+def test_a_lease_of_which_no_host_was_told_ends_at_once():
+    assert leases.end(leases.release(Lease("l", "g1"))).state is LeaseState.GONE
+    with pytest.raises(UnfencedError):
+        leases.end(leases.release(leases.start(Lease("l", "g1"))))
+
+
 @pytest.mark.parametrize(("host", "epoch"), [("g2", 2), ("g1", 3), ("g1", 1), ("g1", 0)], ids=str)
 def test_what_does_not_count_acknowledges_nothing(host, epoch):
     lease = leases.restart(attached())

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leases of remote GPUs as they are stored.
+
+Which state follows which, and which epoch counts, :mod:`nova_numa_ext.policy.remote_gpu.leases` says and nothing else:
+a change of a stored lease is one of its functions, written by compare-and-set.
+
+A lease's row is there before its claim in Placement, and stays until that is released. So a claim without a row of a
+lease that lives is of none, whenever a process dies.
+"""
+
+import uuid as uuids
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, Select, delete, func, insert, select, update
+
+from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
+from nova_numa_ext.orchestrator.store.jobs import Actor
+from nova_numa_ext.orchestrator.store.tables import Now
+from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
+from nova_numa_ext.policy.remote_gpu.leases import Lease, LeaseState
+from placement_traits.claims import Amounts
+from placement_traits.errors import ConflictError
+from placement_traits.names import RemoteGpuApi, ServiceLevel
+from placement_traits.reason import Reason
+
+LIVING: Final = tuple(state for state in LeaseState if not state.final)
+
+Step = Callable[[Lease], Lease]
+"""A function of :mod:`nova_numa_ext.policy.remote_gpu.leases`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSpec:
+    """What is asked for.
+
+    :param memory_mb: of the GPU, MiB
+    :param level: part of its time
+    :param api: by which it is used
+    :param network_mbps: promised on the NIC of its host, megabytes a second; 0: what others leave
+    :param pool: the host whose GPU it must be; '': any
+    """
+
+    memory_mb: int
+    level: ServiceLevel
+    api: RemoteGpuApi
+    network_mbps: int = 0
+    pool: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLease:
+    """A lease as it was read.
+
+    :param number: order in which they were asked for
+    :param lease: what the life cycle knows of it
+    :param version: number of changes
+    :param server: uuid of the server that it is for; '' where none is named
+    :param gpu: provider of its GPU; '' before one is chosen
+    :param amounts: what its claim holds, or is to hold
+    :param claimed: Placement has granted the claim, and it is not released
+    :param reasons: of its state
+    """
+
+    number: int
+    lease: Lease
+    version: int
+    project: str
+    user: str
+    server: str
+    asked: LeaseSpec
+    gpu: str
+    amounts: Amounts
+    claimed: bool
+    created_at: float
+    changed_at: float
+    ended_at: float | None
+    reasons: tuple[Reason, ...]
+
+    @property
+    def uuid(self) -> str:
+        """Its uuid, and its consumer's."""
+        return self.lease.uuid
+
+    @property
+    def state(self) -> LeaseState:
+        """Where it is in its life."""
+        return self.lease.state
+
+
+class Leases:
+    """The table ``lease``.
+
+    All methods raise :class:`placement_traits.errors.ServiceUnavailableError` when the database does not answer; those
+    that change something for an engine raise :class:`.leader.NotLeaderError` when its term is over.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(self, project: str, user: str, asked: LeaseSpec, server: str = "") -> StoredLease:
+        """Store a lease in state RESERVED, of which Placement holds nothing yet.
+
+        :param user: who asks
+        :param server: uuid of the server that it is for; '' for none
+        """
+        uuid = str(uuids.uuid4())
+        fresh = Lease(uuid, gpu_host="")
+        row = insert(tables.lease).values(
+            uuid=uuid,
+            project_id=project,
+            user_id=user,
+            server=server,
+            asked=asdict(asked),
+            version=0,
+            gpu="",
+            amounts={},
+            claimed=False,
+            created_at=Now(),
+            changed_at=Now(),
+            reasons=[asdict(Reason(LeaseTerm.ASKED, user))],
+            **_columns(fresh),
+        )
+
+        def stored(connection: Connection) -> StoredLease:
+            number = connection.execute(row).lastrowid
+            return _read(connection, number)
+
+        return self._database.again(stored)
+
+    def read(self, uuid: str) -> StoredLease | None:
+        """Return a lease, None when there is none."""
+        found = self._select(select(tables.lease).where(tables.lease.c.uuid == uuid))
+        return found[0] if found else None
+
+    def find(
+        self,
+        *,
+        project: str | None = None,
+        states: Collection[LeaseState] = tuple(LeaseState),
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> list[StoredLease]:
+        """Return leases in the order in which they were asked for.
+
+        :param project: only those of a project
+        :param states: only those in one of these
+        :param after: uuid of the last lease of the page before; of one that is not there nothing comes after
+        :param limit: so many at most
+        """
+        columns = tables.lease.c
+        query = select(tables.lease).where(columns.state.in_(states)).order_by(columns.id)
+        if project is not None:
+            query = query.where(columns.project_id == project)
+        if after is not None:
+            marker = select(columns.id).where(columns.uuid == after)
+            query = query.where(columns.id > marker.scalar_subquery())
+        return self._select(query.limit(limit))
+
+    def counts(self) -> dict[LeaseState, int]:
+        """Return how many leases live, by state."""
+        columns = tables.lease.c
+        query = select(columns.state, func.count()).where(columns.state.in_(LIVING))
+        with self._database.transaction() as connection:
+            found = connection.execute(query.group_by(columns.state))
+            return {LeaseState(state): int(number) for state, number in found}
+
+    def choose(
+        self, stored: StoredLease, gpu_host: str, gpu: str, amounts: Amounts, actor: Actor
+    ) -> StoredLease:
+        """Say what a lease is to hold, before it is claimed.
+
+        :param gpu_host: that lends the GPU
+        :param gpu: its provider
+        :raises ConflictError: it is claimed already, or does not wait for that
+        :raises LostRaceError: it has changed since it was read
+        """
+        if stored.claimed or stored.state is not LeaseState.RESERVED:
+            raise ConflictError(f"Lease {stored.uuid} is {stored.state} and keeps its GPU.")
+        placed = replace(stored.lease, gpu_host=gpu_host)
+        return self._write(stored, placed, actor, stored.reasons, gpu=gpu, amounts=amounts)
+
+    def hold(self, stored: StoredLease, actor: Actor) -> StoredLease:
+        """Say that Placement has granted a lease's claim.
+
+        :raises LostRaceError: it has changed since it was read
+        """
+        reasons = (Reason(LeaseTerm.HELD, ""),)
+        return self._write(stored, stored.lease, actor, reasons, claimed=True)
+
+    def change(
+        self, stored: StoredLease, step: Step, actor: Actor, reasons: Sequence[Reason] = ()
+    ) -> StoredLease:
+        """Let a lease take a step of its life; of one that has ended, Placement holds nothing.
+
+        :param step: a function of :mod:`nova_numa_ext.policy.remote_gpu.leases`
+        :param reasons: of its state from now on; (): they stay
+        :raises LeaseError: its state does not lead there
+        :raises UnfencedError: the GPU's host may still serve a client of it
+        :raises LostRaceError: it has changed since it was read
+        """
+        lease = step(stored.lease)
+        if lease == stored.lease:
+            return stored
+        ended = {"claimed": False, "ended_at": Now()} if lease.state.final else {}
+        return self._write(stored, lease, actor, reasons or stored.reasons, **ended)
+
+    def purge(self, before: float, most: int = 1000) -> int:
+        """Delete leases that ended before a time; return how many.
+
+        :param before: seconds since 1970
+        :param most: so many at once; call again while it returns that
+        """
+        columns = tables.lease.c
+        with self._database.transaction() as connection:
+            old = select(columns.id).where(
+                columns.state == LeaseState.GONE, columns.ended_at < before
+            )
+            ids = connection.execute(old.limit(most)).scalars().all()
+            connection.execute(delete(tables.lease).where(columns.id.in_(ids)))
+        return len(ids)
+
+    def _write(
+        self,
+        stored: StoredLease,
+        lease: Lease,
+        actor: Actor,
+        reasons: Sequence[Reason],
+        **more: Any,
+    ) -> StoredLease:
+        columns = tables.lease.c
+        with self._database.transaction() as connection:
+            if actor.term:
+                actor.term.fence(connection)
+            changed = connection.execute(
+                update(tables.lease)
+                .where(columns.id == stored.number, columns.version == stored.version)
+                .values(
+                    version=stored.version + 1,
+                    changed_at=Now(),
+                    reasons=[asdict(each) for each in reasons],
+                    **_columns(lease),
+                    **more,
+                )
+            )
+            if changed.rowcount != 1:
+                raise LostRaceError(f"Lease {stored.uuid} has changed since it was read.")
+            return _read(connection, stored.number)
+
+    def _select(self, query: Select[Any]) -> list[StoredLease]:
+        with self._database.transaction() as connection:
+            return [_lease(row) for row in connection.execute(query)]
+
+
+def _columns(lease: Lease) -> dict[str, Any]:
+    """Return what changes of a lease in its life."""
+    return {
+        "state": lease.state,
+        "epoch": lease.epoch,
+        "acknowledged": lease.acknowledged,
+        "gpu_host": lease.gpu_host,
+        "client_host": lease.client_host,
+    }
+
+
+def _read(connection: Connection, number: int) -> StoredLease:
+    return _lease(connection.execute(select(tables.lease).where(tables.lease.c.id == number)).one())
+
+
+def _lease(row: Row[Any]) -> StoredLease:
+    return StoredLease(
+        number=row.id,
+        lease=Lease(
+            row.uuid,
+            row.gpu_host,
+            row.client_host,
+            LeaseState(row.state),
+            row.epoch,
+            row.acknowledged,
+        ),
+        version=row.version,
+        project=row.project_id,
+        user=row.user_id,
+        server=row.server,
+        asked=_spec(row.asked),
+        gpu=row.gpu,
+        amounts=row.amounts,
+        claimed=row.claimed,
+        created_at=row.created_at,
+        changed_at=row.changed_at,
+        ended_at=row.ended_at,
+        reasons=tuple(Reason(**each) for each in row.reasons),
+    )
+
+
+def _spec(stored: Mapping[str, Any]) -> LeaseSpec:
+    known = {"level": ServiceLevel(stored["level"]), "api": RemoteGpuApi(stored["api"])}
+    return LeaseSpec(**{**stored, **known})
