@@ -17,6 +17,7 @@ from nova_numa_ext.orchestrator.cloud.trusts import Trusts
 from nova_numa_ext.orchestrator.conf import EngineOptions
 from nova_numa_ext.orchestrator.ended_trusts import delete_ended
 from nova_numa_ext.orchestrator.hints import PlanHints
+from nova_numa_ext.orchestrator.lease_rounds import LeaseRounds, PoolsNow
 from nova_numa_ext.orchestrator.metrics import EngineMetrics
 from nova_numa_ext.orchestrator.reconcile import LostClaims, LostServers, LostTrusts
 from nova_numa_ext.orchestrator.reservations import reserve, unanswered
@@ -30,6 +31,7 @@ from nova_numa_ext.orchestrator.store.leader import (
     NotLeaderError,
     Term,
 )
+from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.recovery import Recovery
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.orchestrator.workers import Workers
@@ -49,7 +51,18 @@ _LATE: Final = "late servers"
 _GIVEN: Final = "given trusts"
 _TRUSTS: Final = "trusts"
 _RECOVERY: Final = "recovery"
-_OTHERS: Final = (_QUEUE, _CLAIMS, _LATE, _GIVEN, _TRUSTS, _RECOVERY)
+_LEASES: Final = "leases"
+_LEASE_CLAIMS: Final = "claims of leases"
+_OTHERS: Final = (
+    _QUEUE,
+    _CLAIMS,
+    _LATE,
+    _GIVEN,
+    _TRUSTS,
+    _RECOVERY,
+    _LEASES,
+    _LEASE_CLAIMS,
+)
 _FAILURES_AT_ONCE: Final = 10
 _LONGEST_REST_S: Final = 60.0
 
@@ -101,6 +114,7 @@ class JobEngine:
     :param name: of this process, unlike that of any other, a restarted one included
     :param decide: the queue with its planners; called in the thread of the rounds
     :param hints: what nova-scheduler learns of jobs' servers
+    :param pools: reads which GPUs are lent, for leases
     :param recovery: tells an old database; None: by what this process has seen itself
     :param tell: called with each job that this engine has moved to another state, and the reasons; waits for nothing
     :param lasts_s: seconds after which another engine leads when this one is gone
@@ -117,6 +131,7 @@ class JobEngine:
         hosts: ServerHosts,
         options: EngineOptions,
         hints: PlanHints,
+        pools: PoolsNow = lambda: (),
         recovery: Recovery | None = None,
         tell: Callable[[StoredJob, Sequence[Reason]], None] = lambda _job, _reasons: None,
         lasts_s: float = LASTS_S,
@@ -143,6 +158,8 @@ class JobEngine:
         self._lost_claims = LostClaims(claims, self._jobs)
         self._lost_servers = LostServers(self._jobs, trusts)
         self._lost_trusts = LostTrusts(self._jobs, self._ended, trusts)
+        self._leases = LeaseRounds(Leases(database), claims, pools)
+        self._leasing = threading.Lock()
         self._reconciling = threading.Lock()
         self._reconciled_s = time.monotonic()
         self._looked_s: dict[str, float] = {}
@@ -192,6 +209,7 @@ class JobEngine:
         )
         turn = _Turn(engaged, self._database.now(), self._hands)
         self._round(turn)
+        self._watchers.give(_LEASES, partial(self._carry_leases, engaged))
         if time.monotonic() >= self._reconciled_s + self._options.reconcile_interval_s:
             self._reconciled_s = time.monotonic()
             self._watchers.give(_CLAIMS, partial(self._reconcile, engaged.lead))
@@ -237,14 +255,33 @@ class JobEngine:
             raise NotLeaderError(f"{self._name} is being stopped.")
         self._election.check(term)
 
+    def _carry_leases(self, engaged: Engaged) -> None:
+        """Let leases take their next steps; one round of them at a time."""
+        if not self._leasing.acquire(blocking=False):
+            return
+        try:
+            self._leases.round(engaged.actor, engaged.lead)
+            self._hands.well(_LEASES)
+        except NotLeaderError as error:
+            _LOG.info("leases stay as they are: %s", error)
+        except Exception as error:  # noqa: BLE001 - the outermost guard: logged, and tried again in the next round
+            self._hands.trouble(_LEASES, "leases stay as they are for now", error)
+        finally:
+            self._leasing.release()
+
     def _reconcile(self, lead: Callable[[], None]) -> None:
         """Give back what is of no job; one look at a time."""
         if not self._reconciling.acquire(blocking=False):
             return
         looks: tuple[tuple[str, str, Callable[[], int]], ...] = (
-            (_CLAIMS, "claims", lambda: self._lost_claims.release(lead)),
-            (_LATE, "servers", lambda: self._lost_servers.release(lead, self._hands.alone)),
-            (_GIVEN, "trusts", self._lost_trusts.release),
+            (_CLAIMS, "claims of no job", lambda: self._lost_claims.release(lead)),
+            (
+                _LATE,
+                "servers of no job",
+                lambda: self._lost_servers.release(lead, self._hands.alone),
+            ),
+            (_GIVEN, "trusts of no job", self._lost_trusts.release),
+            (_LEASE_CLAIMS, "claims of no lease", lambda: self._leases.look(lead)),
         )
         try:
             for key, what, look in looks:
@@ -259,7 +296,7 @@ class JobEngine:
         except NotLeaderError as error:
             _LOG.info("%s are not looked at: %s", what, error)
         except Exception as error:  # noqa: BLE001 - the outermost guard: logged, and tried again
-            self._hands.trouble(key, f"{what} of no job are not looked for now", error)
+            self._hands.trouble(key, f"{what} are not looked for now", error)
 
     def _round(self, turn: "_Turn") -> None:
         left_out: set[str] = set()

@@ -114,6 +114,7 @@ def made(conf: cfg.ConfigOpts, options: EngineOptions) -> JobEngine:
             keys,
             jobs_conf.read(conf).queue.most_postponements,
         ),
+        pools=startup.lent(endpoints.placement(conf)),
         tell=notify.configured(conf, jobs_conf.read(conf).notify, socket.gethostname()),
         recovery=Recovery(database, seen_in(options.mark_file)),
     )

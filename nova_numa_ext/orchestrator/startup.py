@@ -14,7 +14,8 @@ Nothing here reads ``sys.argv``: below a WSGI server it holds the server's optio
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from keystoneauth1 import adapter, loading
@@ -28,6 +29,7 @@ from nova_numa_ext.orchestrator import conf as jobs_conf
 from nova_numa_ext.orchestrator.cloud.hosts import ServerHosts
 from nova_numa_ext.orchestrator.cloud.keystone import REQUEST_TIMEOUT_S, KeystoneTrusts
 from nova_numa_ext.orchestrator.store import database
+from placement_traits import pools
 from placement_traits.claims import ClaimStore
 from placement_traits.client import PlacementClient, RetrySettings
 from placement_traits.command_line import version
@@ -40,6 +42,7 @@ from placement_traits.errors import (
 )
 from placement_traits.keystone import endpoint_options
 from placement_traits.oslo_options import ConfigurationError
+from placement_traits.pools import Pool
 
 PROJECT: Final = "numa-ext-jobs"
 CONFIG_FILE: Final = f"/etc/{PROJECT}/{PROJECT}.conf"
@@ -162,6 +165,11 @@ def claims(placement: adapter.Adapter) -> ClaimStore:
 def hosts(placement: adapter.Adapter) -> ServerHosts:
     """Return where servers are by Placement: a worker that asks does not wait for it for long either."""
     return ServerHosts(_prompt(placement))
+
+
+def lent(placement: adapter.Adapter) -> Callable[[], tuple[Pool, ...]]:
+    """Return what reads which GPUs are lent."""
+    return partial(pools.read, _prompt(placement))
 
 
 def _prompt(placement: adapter.Adapter) -> PlacementClient:

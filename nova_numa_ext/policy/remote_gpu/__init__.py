@@ -7,5 +7,6 @@ in Placement. DRMaestro (Amaral 2019, chapter 5) decides who gets one: ``complet
 ``multi_tenancy``, ``throughput``, ``migration`` and ``closed_loop`` are the models of J. Prades (rCUDA, UPV Valencia
 2021): what a network costs a job, how many virtual GPUs it should have, how many jobs share a GPU, what a move costs;
 ``rebalance`` moves leases that run. ``leases`` is the life of a lease, and the fence around the one client that may use
-it; ``reach`` says which hosts a server may go to.
+it, ``lease_terms`` says why it is where it is; ``reach`` says which hosts a server may go to, ``choosing`` which GPU a
+lease gets that no server has yet.
 """

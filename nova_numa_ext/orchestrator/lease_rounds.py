@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the engine does for leases of remote GPUs: the row first, then the claim in Placement; back in reverse order.
+
+::
+
+    RESERVED, nothing chosen    a GPU is chosen and stored; where none has room, the lease ends
+    RESERVED, not claimed       what is stored is claimed, however far a process came that died; then it is *held*
+    RELEASING                   when its GPU's host serves it no more: the claim is released, then it is GONE
+    all others                  are not touched
+
+Beside it, each claim of our types for leases on a pool is compared with the rows. One of which no lease that lives
+knows in two looks is released, under the generation that was read: an answer came late. A held lease whose claim is
+gone, by an operator's hand, is claimed again where there still is room.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from nova_numa_ext.orchestrator.store.database import LostRaceError
+from nova_numa_ext.orchestrator.store.jobs import Actor
+from nova_numa_ext.orchestrator.store.leases import LIVING, Leases, StoredLease
+from nova_numa_ext.policy.remote_gpu import lease_claims, leases
+from nova_numa_ext.policy.remote_gpu.choosing import choose
+from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
+from nova_numa_ext.policy.remote_gpu.leases import LeaseState
+from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
+from placement_traits.claims import Claim, ClaimStore, emptied
+from placement_traits.client import PlacementError
+from placement_traits.errors import ConflictError
+from placement_traits.names import LEASE_CONSUMER, MOVE_CONSUMER
+from placement_traits.pools import Pool
+from placement_traits.reason import Reason
+
+_LOG: Final = logging.getLogger(__name__)
+
+_TYPES: Final = (LEASE_CONSUMER, MOVE_CONSUMER)
+_STEPS: Final = (LeaseState.RESERVED, LeaseState.RELEASING)
+
+PoolsNow = Callable[[], Sequence[Pool]]
+"""Reads all pools."""
+
+
+class LeaseRounds:
+    """Carries leases on, and compares them with their claims; each for one thread at a time.
+
+    :param pools: what hosts lend now
+    """
+
+    def __init__(self, stored: Leases, claims: ClaimStore, pools: PoolsNow) -> None:
+        self._leases = stored
+        self._claims = claims
+        self._pools = pools
+        self._suspects: dict[str, Claim] = {}
+
+    def round(self, actor: Actor, may: Callable[[], None]) -> int:
+        """Let each lease that has something to do take a step or two; return how many changed.
+
+        :param may: called right before each write to Placement; raises where this process may not write any more
+        :raises NotLeaderError: the term is over
+        :raises ServiceUnavailableError: Placement or the database does not answer
+        """
+        changed = 0
+        for each in self._leases.find(states=_STEPS):
+            try:
+                now = self._carried(each, actor, may)
+            except (LostRaceError, ConflictError) as error:
+                _LOG.info("lease %s: %s", each.uuid, error)
+            else:
+                changed += now.version != each.version
+        return changed
+
+    def look(self, may: Callable[[], None]) -> int:
+        """Compare claims with leases; return how many claims were released or written again.
+
+        :param may: as of :meth:`round`
+        :raises NotLeaderError: the term is over
+        :raises ServiceUnavailableError: Placement or the database does not answer
+        """
+        # The claims first: a lease's row is there before its claim.
+        there = {each.consumer: each for each in self._held()}
+        living = {each.uuid: each for each in self._leases.find(states=LIVING)}
+        before = self._suspects
+        self._suspects = {key: each for key, each in there.items() if key not in living}
+        lost = [each for key, each in self._suspects.items() if before.get(key) == each]
+        written = sum(self._released(each, may) for each in lost)
+        for key, stored in living.items():
+            if stored.claimed and stored.state is not LeaseState.RELEASING and key not in there:
+                written += self._claimed_again(stored, may)
+        return written
+
+    def _carried(self, stored: StoredLease, actor: Actor, may: Callable[[], None]) -> StoredLease:
+        if stored.state is LeaseState.RELEASING:
+            return self._ended(stored, actor, may)
+        if stored.claimed:
+            return stored
+        if not stored.amounts:
+            stored = self._chosen(stored, actor)
+        return self._reserved(stored, actor, may) if stored.amounts else stored
+
+    def _chosen(self, stored: StoredLease, actor: Actor) -> StoredLease:
+        """Choose its GPU, or let it end where none has room."""
+        asked = stored.asked
+        part = GpuSlice(asked.memory_mb, asked.level)
+        found = choose(self._pools(), part, asked.api, asked.network_mbps, asked.pool)
+        if found is None:
+            reasons = (Reason(LeaseTerm.NO_GPU, asked.api, asked.memory_mb),)
+            return self._leases.change(stored, leases.release, actor, reasons)
+        amounts = lease_claims.amounts(part, found.route, asked.network_mbps)
+        return self._leases.choose(stored, found.host, found.route.gpu, amounts, actor)
+
+    def _reserved(self, stored: StoredLease, actor: Actor, may: Callable[[], None]) -> StoredLease:
+        """Claim what is stored; where it is not to be had any more, another GPU is chosen in the next round."""
+        held = self._claims.read(stored.uuid)
+        try:
+            self._claims.write(_claim(stored, held), may=may)
+        except ConflictError:
+            raise
+        except PlacementError as error:
+            _LOG.info("lease %s: %s", stored.uuid, error)
+            return self._leases.choose(stored, "", "", {}, actor)
+        return self._leases.hold(stored, actor)
+
+    def _ended(self, stored: StoredLease, actor: Actor, may: Callable[[], None]) -> StoredLease:
+        """Release its claim as soon as no host serves it any more."""
+        if not stored.lease.fenced:
+            return stored
+        held = self._claims.read(stored.uuid)
+        if held is not None:
+            self._claims.write(emptied(held), may=may)
+        return self._leases.change(stored, leases.end, actor)
+
+    def _held(self) -> Iterator[Claim]:
+        """Yield each claim of a lease, or of its move, once; only providers of which something is taken are asked."""
+        seen: set[str] = set()
+        for provider in sorted(_taken(self._pools())):
+            for claim in self._claims.of_provider(provider):
+                if claim.type in _TYPES and claim.consumer not in seen:
+                    seen.add(claim.consumer)
+                    yield claim
+
+    def _released(self, claim: Claim, may: Callable[[], None]) -> bool:
+        _LOG.warning("no lease knows of claim %s: released", claim.consumer)
+        try:
+            self._claims.write(emptied(claim), may=may)
+        except ConflictError as error:
+            _LOG.warning("claim %s stays for now: %s", claim.consumer, error)
+            return False
+        return True
+
+    def _claimed_again(self, stored: StoredLease, may: Callable[[], None]) -> bool:
+        try:
+            self._claims.write(_claim(stored, None), may=may)
+        except (ConflictError, PlacementError) as error:
+            _LOG.warning("the claim of lease %s is gone and stays so: %s", stored.uuid, error)
+            return False
+        _LOG.warning("the claim of lease %s was gone, and is there again", stored.uuid)
+        return True
+
+
+def _claim(stored: StoredLease, held: Claim | None) -> Claim:
+    fresh = lease_claims.lease(stored.uuid, stored.project, stored.user, stored.amounts)
+    return replace(fresh, generation=held.generation if held else None)
+
+
+def _taken(pools: Sequence[Pool]) -> Iterator[str]:
+    """Yield the providers of which something is taken."""
+    for pool in pools:
+        if pool.cores.used:
+            yield pool.cpu
+        yield from (each.uuid for each in pool.nics if each.mbps.used)
+        yield from (each.uuid for each in pool.gpus if each.memory_mb.used or each.share.used)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which GPU of all pools a lease gets that is asked for by itself, before a server has it.
+
+The least shared GPU of those that have the interface and room: :func:`.slices.choose_gpu`. Placement grants it or
+refuses.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from nova_numa_ext.policy.remote_gpu.lease_claims import CORES, LeaseRoute
+from nova_numa_ext.policy.remote_gpu.slices import GpuChoice, GpuRoom, GpuSlice, choose_gpu
+from placement_traits.names import RemoteGpuApi
+from placement_traits.pools import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenGpu:
+    """A GPU for a lease.
+
+    :param host: that lends it
+    :param route: to it; without a client's NIC, as no client is known
+    """
+
+    host: str
+    route: LeaseRoute
+
+
+def choose(
+    pools: Iterable[Pool], part: GpuSlice, api: RemoteGpuApi, network_mbps: int = 0, host: str = ""
+) -> ChosenGpu | None:
+    """Return the GPU that a lease gets, None where none has room.
+
+    :param part: of the GPU
+    :param network_mbps: promised on one NIC of its host, megabytes a second
+    :param host: whose GPU it must be; '': any
+    """
+    ways: dict[str, ChosenGpu] = {}
+    rooms = []
+    for pool in pools:
+        nic = next((each.uuid for each in pool.nics if each.mbps.free >= network_mbps), None)
+        if pool.drained or nic is None or pool.cores.free < CORES or host not in ("", pool.host):
+            continue
+        for gpu in pool.gpus:
+            if api.trait in gpu.traits:
+                rooms.append(GpuRoom(gpu.uuid, gpu.memory_mb.free, gpu.share.free))
+                ways[gpu.uuid] = ChosenGpu(pool.host, LeaseRoute(gpu.uuid, pool.cpu, nic))
+    room = choose_gpu(rooms, part, GpuChoice.PERFORMANCE)
+    return None if room is None else ways[room.gpu]

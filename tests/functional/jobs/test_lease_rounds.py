@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leases in the engine's rounds, over a real Placement: rows and claims agree, whenever a process dies."""
+
+import random
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from nova_numa_ext.orchestrator.lease_rounds import LeaseRounds
+from nova_numa_ext.orchestrator.store.database import Database
+from nova_numa_ext.orchestrator.store.jobs import Actor
+from nova_numa_ext.orchestrator.store.leader import NotLeaderError
+from nova_numa_ext.orchestrator.store.leases import LIVING, Leases, LeaseSpec
+from nova_numa_ext.policy.remote_gpu import leases as life
+from nova_numa_ext.policy.remote_gpu.leases import LeaseState
+from placement_traits import pools
+from placement_traits.claims import Claim, ClaimStore, emptied
+from placement_traits.errors import NumaExtError
+from placement_traits.names import (
+    LEASE_CONSUMER,
+    MOVE_CONSUMER,
+    REMOTE_GPU_MEMORY_MB,
+    RemoteGpuApi,
+    ServiceLevel,
+)
+from placement_traits.pool_reporter import PoolReporter
+from tests.support.jobs_world import World
+from tests.support.pools import pool as lent_pool
+
+USER = Actor("user-1")
+SEEDS = 3
+
+
+class Rounds:
+    """A database, two pools, and one process after the other.
+
+    g1 lends GPUs a and b, g2 lends GPU a, each of 8000 MiB.
+    """
+
+    def __init__(self, placement, url):
+        self.client = placement.client
+        self.leases = Leases(Database(url, sqlite_synchronous=False))
+        self.claims = ClaimStore(placement.client)
+        reporter = PoolReporter(placement.client)
+        reporter.sync(lent_pool("g1", gpus=("a", "b")))
+        reporter.sync(lent_pool("g2"))
+        self.process = self.start(self.leases, self.claims)
+
+    def start(self, leases, claims):
+        return LeaseRounds(leases, claims, self.pools)
+
+    def pools(self):
+        return pools.read(self.client)
+
+    def round(self, may=lambda: None):
+        return self.process.round(USER, may)
+
+    def look(self, may=lambda: None):
+        return self.process.look(may)
+
+    def ask(self, memory_mb=3000, level=ServiceLevel.SILVER, **more):
+        spec = LeaseSpec(memory_mb, level, RemoteGpuApi.OPENCL, **more)
+        return self.leases.create("project-1", "user-1", spec)
+
+    def now(self, lease):
+        return self.leases.read(lease.uuid)
+
+    def release(self, lease):
+        return self.leases.change(self.now(lease), life.release, USER)
+
+    def running(self):
+        """A lease that a server uses."""
+        lease = self.ask(1000)
+        self.round()
+        found = self.now(lease)
+        for step in (life.start, served, lambda lease: life.attach(lease, "c1")):
+            found = self.leases.change(found, step, USER)
+        return found
+
+    def held(self):
+        """All claims of leases and moves, by consumer."""
+        providers = {each for pool in self.pools() for each in pool.providers}
+        found = (claim for each in providers for claim in self.claims.of_provider(each))
+        return {each.consumer: each for each in found}
+
+
+def served(lease):
+    return life.acknowledge(lease, lease.gpu_host, lease.epoch)
+
+
+@pytest.fixture
+def rounds(placement, tmp_path):
+    url = f"sqlite:///{tmp_path}/leases.db"
+    Database(url).sync()
+    found = Rounds(placement, url)
+    yield found
+    for claim in found.held().values():
+        found.claims.write(emptied(claim))
+
+
+def test_a_lease_gets_a_gpu_holds_it_and_gives_it_back(rounds):
+    lease = rounds.ask(network_mbps=200)
+    assert rounds.round() == 1
+    held = rounds.now(lease)
+    assert (held.state, held.claimed, str(held.reasons[0])) == (LeaseState.RESERVED, True, "held=")
+    claim = rounds.held()[lease.uuid]
+    assert (claim.type, claim.project, claim.amounts) == (LEASE_CONSUMER, "project-1", held.amounts)
+    assert claim.amounts[held.gpu][REMOTE_GPU_MEMORY_MB] == 3000
+    assert len(claim.amounts) == 3, "GPU, core and NIC of its host"
+    assert rounds.round() == rounds.look() == 0
+    rounds.release(lease)
+    assert rounds.round() == 1
+    assert (rounds.now(lease).state, rounds.held()) == (LeaseState.GONE, {})
+
+
+def test_what_has_no_room_ends_and_says_so(rounds):
+    lease = rounds.ask(9000)
+    rounds.round()
+    rounds.round()
+    now = rounds.now(lease)
+    assert (now.state, str(now.reasons[0])) == (LeaseState.GONE, "no_gpu=opencl (against 9000)")
+    assert rounds.held() == {}
+
+
+def test_a_named_host_lends_it_or_none(rounds):
+    first, second = (rounds.ask(level=ServiceLevel.GOLD, pool="g2") for _ in range(2))
+    for _ in range(2):
+        rounds.round()
+    assert rounds.now(first).lease.gpu_host == "g2"
+    assert rounds.now(second).state is LeaseState.GONE
+
+
+def test_a_claim_stays_until_the_host_serves_the_lease_no_more(rounds):
+    """Its process may still write into the GPU's memory."""
+    running = rounds.running()
+    rounds.release(running)
+    assert rounds.round() == rounds.look() == 0
+    assert set(rounds.held()) == {running.uuid}
+    rounds.leases.change(rounds.now(running), served, USER)
+    rounds.round()
+    assert (rounds.now(running).state, rounds.held()) == (LeaseState.GONE, {})
+
+
+@pytest.mark.parametrize("kind", [LEASE_CONSUMER, MOVE_CONSUMER])
+def test_a_claim_of_no_lease_is_released_in_the_second_look(rounds, kind):
+    running = rounds.running()
+    gpu = rounds.now(running).gpu
+    amounts = {gpu: {REMOTE_GPU_MEMORY_MB: 5}}
+    orphan = Claim(str(uuid.uuid4()), kind, "project-1", "user-1", amounts)
+    rounds.claims.write(orphan)
+    assert rounds.look() == 0
+    changed = replace(rounds.held()[orphan.consumer], amounts={gpu: {REMOTE_GPU_MEMORY_MB: 6}})
+    rounds.claims.write(changed)
+    assert rounds.look() == 0, "it has changed"
+    assert rounds.look() == 1
+    assert set(rounds.held()) == {running.uuid}
+
+
+def test_what_an_operator_took_away_is_claimed_again(rounds, caplog):
+    running = rounds.running()
+    rounds.claims.write(emptied(rounds.held()[running.uuid]))
+    assert rounds.look() == 1
+    assert rounds.held()[running.uuid].amounts == running.amounts
+    rounds.claims.write(emptied(rounds.held()[running.uuid]))
+    whole = {running.gpu: {REMOTE_GPU_MEMORY_MB: 8000}}
+    others = Claim(str(uuid.uuid4()), "NUMA_EXT_OTHER", "p", "u", whole)
+    rounds.claims.write(others)
+    assert rounds.look() == 0
+    assert "is gone and stays so" in caplog.text
+    assert rounds.now(running) == running
+
+
+def test_who_does_not_lead_writes_nothing(rounds):
+    def may():
+        raise NotLeaderError("the term is over")
+
+    rounds.ask()
+    with pytest.raises(NotLeaderError):
+        rounds.round(may)
+    assert rounds.held() == {}
+
+
+def test_the_engine_carries_leases_on(placement, tmp_path):
+    world = World(tmp_path, ClaimStore(placement.client), reconcile_interval_s=0.0)
+    PoolReporter(placement.client).sync(lent_pool("g1"))
+    lease = Leases(world.database).create(
+        "project-1", "user-1", LeaseSpec(10, ServiceLevel.BRONZE, RemoteGpuApi.OPENCL)
+    )
+    world.engine._leases._pools = lambda: pools.read(placement.client)
+    world.rounds()
+    assert Leases(world.database).read(lease.uuid).claimed
+    Leases(world.database).change(Leases(world.database).read(lease.uuid), life.release, USER)
+    world.rounds()
+    assert Leases(world.database).read(lease.uuid).state is LeaseState.GONE
+    assert world.claims.read(lease.uuid) is None
+
+
+# Processes that die ---------------------------------------------------------------------------------------------------
+
+
+class KilledError(BaseException):
+    """The process is gone."""
+
+
+class Mortal:
+    """Writes as another object does, and dies before or after one of them.
+
+    :param late: gets the write during which the process died, where Placement may still carry it out later
+    """
+
+    def __init__(self, real, writes, life_left, late=None):
+        self._real, self._writes, self._left, self._late = real, writes, life_left, late
+
+    def __getattr__(self, name):
+        real = getattr(self._real, name)
+        if name not in self._writes:
+            return real
+
+        def write(*arguments, **options):
+            self._left[0] -= 1
+            if self._left[0] == 0:
+                if self._late is not None:
+                    self._late.append(lambda: real(*arguments, **options))
+                raise KilledError
+            found = real(*arguments, **options)
+            self._left[0] -= 1
+            if self._left[0] == 0:
+                raise KilledError
+            return found
+
+        return write
+
+
+def killed(rounds, chance):
+    """One process after another dies at some step; users go on, and late writes arrive when they like."""
+    late, asked = [], []
+    for _ in range(6):
+        left = [chance.randint(1, 12)]
+        rounds.process = rounds.start(
+            Mortal(rounds.leases, ("choose", "hold", "change"), left),
+            Mortal(rounds.claims, ("write",), left, late),
+        )
+        try:
+            for _ in range(4):
+                asked += [rounds.ask(chance.choice((1000, 3000, 5000))) for _ in range(2)]
+                one = rounds.now(chance.choice(asked))
+                if life.LeaseState.RELEASING in life.TRANSITIONS[one.state]:
+                    rounds.release(one)
+                rounds.round()
+                rounds.look()
+        except KilledError:
+            pass
+        while late and chance.random() < 0.5:
+            arrive(late)
+    while late:
+        arrive(late)
+    return asked
+
+
+def arrive(late):
+    try:
+        late.pop()()
+    except NumaExtError:
+        pass
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_after_two_rounds_no_claim_is_without_a_lease_and_what_runs_was_not_touched(rounds, seed):
+    running = [rounds.running(), rounds.running()]
+    before = {each.uuid: rounds.held()[each.uuid] for each in running}
+    asked = killed(rounds, random.Random(seed))
+    rounds.process = rounds.start(rounds.leases, rounds.claims)
+    for _ in range(2):
+        rounds.round()
+        rounds.look()
+    held = rounds.held()
+    living = {each.uuid: each for each in rounds.leases.find(states=LIVING)}
+    assert held.keys() == living.keys()
+    for key, claim in held.items():
+        assert (living[key].claimed, living[key].amounts) == (True, claim.amounts)
+    assert [rounds.now(each) for each in running] == running
+    assert {key: held[key] for key in before} == before
+    ended = [rounds.now(each) for each in asked if each.uuid not in living]
+    assert {(each.state, each.claimed) for each in ended} <= {(LeaseState.GONE, False)}
