@@ -108,7 +108,7 @@ def _run(
     scores = []
     for host in phases:
         run.end(run.slots.keys() - host.load.servers.keys())
-        for _ in range(ROUNDS):
+        for _ in range(ROUNDS if metric is not None else 1):  # nothing moves without a measurement
             there = pages.follow({n: s for n, s in run.slots.items() if n in host.load.servers})
             scores.append(geometric_mean(list(host.scores(there).values())))
             run.round({} if metric is None else host.sensed(there, metric, chance))
