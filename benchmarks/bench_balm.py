@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 
 from benchmarks import report
@@ -60,11 +61,25 @@ class Scenario:
     seconds: float
 
 
+class Doing(StrEnum):
+    """What a controller did last, while an objective is violated."""
+
+    NOTICING = "noticing"
+    HEALING = "healing"
+    TRIAL = "trial"
+    UNDOING = "undoing"
+    PAGES = "pages"
+
+
 @dataclass
 class Run:
-    """What one policy came to."""
+    """What one policy came to.
+
+    :param violated: the seconds of violations by what was done last before
+    """
 
     violation_s: float = 0.0
+    violated: Counter[Doing] = field(default_factory=Counter)
     throughput: float = 0.0
     seconds: float = 0.0
     gave_up: bool = False
@@ -75,6 +90,12 @@ class Run:
     def violation_per_100s(self) -> float:
         """Seconds with some objective violated, per 100 s."""
         return 100.0 * self.violation_s / self.seconds
+
+    def longer_by(self, other: "Run") -> Doing:
+        """Return by what it violates longest beside another run; a step too far and taking it back are one."""
+        more = {doing: self.violated[doing] - other.violated[doing] for doing in Doing}
+        more[Doing.TRIAL] += more.pop(Doing.UNDOING)
+        return max(more, key=more.__getitem__)
 
 
 def scenario_a(heavy: str, load: float, seconds: float = 100.0) -> Scenario:
@@ -241,13 +262,17 @@ class BalmExperiment:
         windows = {n: LatencyWindow(p.curve.slo_p99_us) for n, p in lcs.items() if p.curve}
         state, result = BalmState(), Run()
         goals: dict[str, Mapping[int, float]] = {name: dict(start[name]) for name in start}
+        doing, healed = Doing.NOTICING, False
         while plant.now_s < QUIET_S + self.scenario.seconds - 1e-9:
             loads = self.scenario.loads(plant.now_s)
             ratios = plant.step(self.poll_s, loads, goals)
             now = plant.now_s
+            violated = max(ratios.values()) > 1.0
+            healed = healed or (doing is not Doing.NOTICING and not violated)
             if now > QUIET_S:
                 result.seconds += self.poll_s
-                result.violation_s += self.poll_s * (max(ratios.values()) > 1.0)
+                result.violation_s += self.poll_s * violated
+                result.violated[doing] += self.poll_s * violated
                 progress = plant.signals[self.scenario.heavy].progress
                 result.throughput += self.poll_s * float(progress) / self.unit
             result.times.append(now - QUIET_S)
@@ -274,6 +299,7 @@ class BalmExperiment:
             state = decision.state
             result.gave_up = result.gave_up or bool(decision.events)
             for name, change in decision.changes.items():
+                doing = _doing(plant.level(name), change.level, healed=healed)
                 plant.throttle(name, change.level)
                 goals[name] = change.shares if change.shares is not None else start[name]
         result.throughput /= result.seconds
@@ -292,6 +318,14 @@ class BalmExperiment:
             Traffic(signals.local_mbps, signals.total_mbps),
             movable,
         )
+
+
+def _doing(before: int, after: int, *, healed: bool) -> Doing:
+    if after == before:
+        return Doing.PAGES
+    if after > before:
+        return Doing.TRIAL
+    return Doing.UNDOING if healed else Doing.HEALING
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------
@@ -436,7 +470,7 @@ def conflicting(count: int, seed: int, seconds: float) -> Iterator[tuple[int, Ba
 def show_plants(count: int, seed: int, seconds: float) -> dict[str, float]:
     """Random plants with a conflict: drawn by their seed, before anything is run."""
     margins, exact, vs_mba, vs_fixed, gaps, lost = [], [], [], [], [], []
-    causes = Counter[str]()
+    causes, longer_by = Counter[str](), Counter[Doing]()
     violations: dict[str, list[float]] = {policy: [] for policy in POLICIES}
     began, drawn = time.monotonic(), 0
     for number, (tried, bench) in enumerate(conflicting(count, seed, seconds)):
@@ -448,6 +482,7 @@ def show_plants(count: int, seed: int, seconds: float) -> dict[str, float]:
         exact.append(_margins(runs["balm"], runs, slack_s=0.0))
         outside = [name for name, margin in zip(_BAND, exact[-1], strict=True) if margin < 1.0]
         causes["_and_".join(outside)] += 1
+        longer_by[runs["balm"].longer_by(runs["mba"])] += "violations" in outside
         vs_mba.append(runs["balm"].throughput / runs["mba"].throughput)
         vs_fixed.append(runs["balm"].throughput / runs["fixed40"].throughput)
         gaps.append(1.0 - runs["balm"].throughput / bench.oracle())
@@ -470,6 +505,7 @@ def show_plants(count: int, seed: int, seconds: float) -> dict[str, float]:
         "ordering_worst": min(margins),
         "ordering_share_no_constant": statistics.mean(min(one) >= 1.0 for one in exact),
         **{f"outside_by_{cause}": number for cause, number in causes.items() if cause},
+        **{f"violated_longer_by_{doing}": n for doing, n in longer_by.items() if n},
         "ordering_share_wrong_nodes": statistics.mean(margin >= 1.0 for margin in lost),
         "throughput_vs_mba_median": statistics.median(vs_mba),
         "throughput_vs_fixed40_median": statistics.median(vs_fixed),
@@ -569,6 +605,9 @@ def main() -> None:
     """Run all parts and print the result."""
     options = report.parser(__doc__)
     options.add_argument("--plants", type=int, default=500, help="random plants")
+    options.add_argument(
+        "--plant-seconds", type=float, default=40.0, help="length of a run on a plant"
+    )
     options.add_argument("--seed", type=int, default=5, help="seed of plants and noise")
     options.add_argument("--plot", type=Path, metavar="PNG", help="draw latency over time")
     options.add_argument("--skip-scenarios", action="store_true", help="no scenarios A and B")
@@ -584,12 +623,13 @@ def main() -> None:
     if args.plot is not None:
         plot(args.seed, 0.02, args.plot)
     if args.plants:
-        figures |= show_plants(args.plants, args.seed, 40.0)
+        figures |= show_plants(args.plants, args.seed, args.plant_seconds)
     report.table(("figure", "value"), figures.items())
     source = {
         "model": slo_plant.HASH,
         "seed": args.seed,
         "plants": args.plants,
+        "plant_seconds": args.plant_seconds,
         "labels": {name: "measured" for name in figures if name.startswith("decide_us")},
         "published": slo_plant.DATA["published"],
     }

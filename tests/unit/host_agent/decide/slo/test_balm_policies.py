@@ -6,7 +6,7 @@ The plant has more in it than the source gives, so these show the order of the p
 
 import pytest
 
-from benchmarks.bench_balm import BalmExperiment, Run, scenario_a, scenario_b
+from benchmarks.bench_balm import BalmExperiment, Doing, Run, scenario_a, scenario_b
 from emulation.physics import parameters, slo_plant
 
 SEED = 5
@@ -37,6 +37,22 @@ def test_f_004_39_gives_nearly_the_throughput_of_page_moves(scenario_a_oc: dict[
     assert ours >= 0.94 * scenario_a_oc["pgm"].throughput
     assert ours > scenario_a_oc["mba"].throughput
     assert ours > scenario_a_oc["unshared"].throughput
+
+
+def test_violations_are_booked_on_what_was_done_last(scenario_a_oc: dict[str, Run]) -> None:
+    """Both notice and heal alike: what differs comes after that."""
+    mba, ours = scenario_a_oc["mba"], scenario_a_oc["balm"]
+    for run in (mba, ours):
+        assert sum(run.violated.values()) == pytest.approx(run.violation_s)
+    for doing in (Doing.NOTICING, Doing.HEALING):
+        assert ours.violated[doing] == pytest.approx(mba.violated[doing])
+    assert set(+scenario_a_oc["unshared"].violated) <= {Doing.NOTICING}, "it does nothing"
+    trials, pages = Run(), Run()
+    trials.violated.update({Doing.NOTICING: 0.2, Doing.TRIAL: 0.3, Doing.UNDOING: 0.3})
+    pages.violated.update({Doing.NOTICING: 0.2, Doing.PAGES: 0.5})
+    assert trials.longer_by(Run()) is Doing.TRIAL
+    assert trials.longer_by(pages) is Doing.TRIAL
+    assert pages.longer_by(trials) is Doing.PAGES
 
 
 @pytest.mark.parametrize("heavy", ["oc", "mg", "sp", "ua"])
