@@ -25,12 +25,13 @@ from nova_numa_ext.heal.group_claims import SweepResult, sweep
 from nova_numa_ext.heal.nova_servers import NovaServers
 from nova_numa_ext.policy.numa.capacity import HostCapacity
 from nova_numa_ext.policy.numa.whatif import Answer
-from placement_traits import beats, names, removal
+from placement_traits import beats, names, pools, removal
 from placement_traits.claims import Claim
 from placement_traits.client import PlacementClient
 from placement_traits.errors import InvalidValueError
 from placement_traits.fabric_tree import FabricWriter
 from placement_traits.host_modes import HostModes
+from placement_traits.pools import Pool
 from placement_traits.reader import hosts, read_tree
 from placement_traits.removal import Removal
 from placement_traits.reporter import Reporter
@@ -125,6 +126,10 @@ class Cloud:
             host: f"{state}, last beat {beaten[host]}" if host in beaten else str(state)
             for host, state in found.items()
         }
+
+    def pools(self) -> tuple[Pool, ...]:
+        """Return the pools of GPUs that hosts lend, by host."""
+        return pools.read(self._placement)
 
     def aggregates(self) -> dict[str, Mapping[str, str]] | None:
         """Return the metadata of host aggregates by uuid, None when this user may not see them."""

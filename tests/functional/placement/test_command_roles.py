@@ -23,17 +23,20 @@ from nova_numa_ext.cli.fabric_sources import native
 from nova_numa_ext.cli.flavor import CheckFlavor
 from nova_numa_ext.cli.host import ListHost, SetHost, ShowHost
 from nova_numa_ext.cli.maintenance import DrainHost, RemoveHost, UndrainHost
+from nova_numa_ext.cli.pool import ListPool, ShowPool
 from nova_numa_ext.cli.server import ShowServer
 from nova_numa_ext.cli.simulate import Simulate
 from nova_numa_ext.cli.topology import ShowTopology
 from placement_traits.client import PlacementError
 from placement_traits.fabric_tree import FabricWriter
+from placement_traits.pool_reporter import PoolReporter
 from placement_traits.reporter import Reporter
 from placement_traits.tree import desired_tree
 from tests.support.commands import Compute, as_table, flavor, running_server
 from tests.support.filled_placement import FilledPlacement
 from tests.support.hosts import SETTINGS
 from tests.support.placement_roles import PlacementWithRoles
+from tests.support.pools import pool
 
 PAGE = Path(__file__).parents[3] / "doc/source/cli/index.rst"
 PLAN = Path(__file__).parents[3] / "etc/nova/numa-ext-fabric.yaml.sample"
@@ -52,6 +55,8 @@ COMMANDS = {
     "fabric drain": (DrainFabric, "train", "l1"),
     "fabric undrain": (UndrainFabric, "train", "l1"),
     "fabric sweep": (SweepFabric,),
+    "pool list": (ListPool,),
+    "pool show": (ShowPool, "g1"),
     "server show": (ShowServer, "web"),
     "capacity show": (ShowCapacity, "be"),
     "capacity list": (ListCapacity, "be"),
@@ -73,6 +78,7 @@ def placement():
     with PlacementWithRoles(policy_file=None) as found:
         FilledPlacement(found.adapter("service")).compute("h1")
         publish(found)
+        PoolReporter(FilledPlacement(found.adapter("service")).client).sync(pool("g1"))
         FabricWriter(FilledPlacement(found.adapter("service")).client).apply(
             native.read(PLAN.read_text(), "sample")
         )

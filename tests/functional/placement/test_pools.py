@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from nova_numa_ext.cli import doctor
+from nova_numa_ext.cli.pool import ListPool, ShowPool
 from nova_numa_ext.policy.remote_gpu import lease_claims
 from nova_numa_ext.policy.remote_gpu.lease_claims import LeaseRoute
 from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
@@ -23,6 +24,7 @@ from placement_traits.pool_tree import LentNic, pool_tree
 from placement_traits.snapshot import FleetSnapshot, ViewState
 from placement_traits.view import FleetView
 from tests.support.at_once import at_once
+from tests.support.commands import Compute, run
 from tests.support.filled_placement import as_literal
 from tests.support.pools import client_nic, gpu, pool
 
@@ -347,3 +349,31 @@ def test_the_doctor_names_gpus_that_are_novas_and_a_pools(lent):
     assert broken.level is Level.BROKEN
     assert broken.detail.startswith("b of g1: both the pool and nova give them to servers")
     assert list(doctor.lent_gpus((), fleet("b"))) == []
+
+
+def test_pools_are_listed_and_shown(lent):
+    lent.claims.write(lease(route(lent), mbps=100))
+    g1, g2 = run(ListPool, lent, Compute([]))[1]
+    assert list(g1.values()) == [
+        *("g1", "main", False, 2),
+        *("1000/16000", "3/12", "1/4", "100/1000"),
+    ]
+    assert (g2["Host"], g2["GPU memory MiB"]) == ("g2", "0/8000")
+    a, b, nic, cores = run(ShowPool, lent, Compute([]), "g1")[1]
+    assert (a["What"], a["Name"], a["GPU memory MiB"], a["Shares"]) == (
+        "GPU",
+        "a",
+        "1000/8000",
+        "3/6",
+    )
+    assert "CUSTOM_NUMA_EXT_RGPU_API_OPENCL" in a["Traits"]
+    assert b["GPU memory MiB"] == "0/8000"
+    assert (nic["Name"], nic["Amount"], cores["Amount"]) == ("eth1", "100/1000 MB/s", "1/4")
+    with pytest.raises(InvalidValueError, match="g1, g2"):
+        run(ShowPool, lent, Compute([]), "compute1")
+
+
+def test_without_pools_nothing_is_listed(empty_cloud):
+    assert run(ListPool, empty_cloud, Compute([]))[1] == []
+    with pytest.raises(InvalidValueError, match="none lends GPUs"):
+        run(ShowPool, empty_cloud, Compute([]), "g1")

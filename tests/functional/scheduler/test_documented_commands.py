@@ -20,7 +20,13 @@ STANDS_FOR = {"HOST": "h1", "FLAVOR": "store.lc"}
 NOVA_CONF = ("/etc/nova/nova.conf", ".lab/etc/nova/nova.conf")
 # Two read files of the user's and no cloud (tests/unit/nova_numa_ext), others ask the job service or want a fabric
 # (tests/functional/jobs/test_job_commands.py, tests/functional/placement/test_fabric_commands.py).
-ELSEWHERE = (("simulate", "trace"), ("group", "scaling", "replay"), ("job",), ("fabric",))
+ELSEWHERE = (
+    ("simulate", "trace"),
+    ("group", "scaling", "replay"),
+    ("job",),
+    ("fabric",),
+    ("pool",),
+)
 
 
 def elsewhere(words):
