@@ -21,7 +21,7 @@ from nova_numa_ext.cli.jobs_client import SERVICE_TYPE, JobsClient
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.endpoints import COMPUTE_VERSION
 from nova_numa_ext.fabrics import PlacementFabrics
-from nova_numa_ext.heal.group_claims import SweepResult, sweep
+from nova_numa_ext.heal.group_claims import GroupMember, SweepResult, sweep
 from nova_numa_ext.heal.nova_servers import NovaServers
 from nova_numa_ext.policy.numa.capacity import HostCapacity
 from nova_numa_ext.policy.numa.whatif import Answer
@@ -214,6 +214,25 @@ class Cloud:
         if self._placement.provider_named(provider) is None:
             raise InvalidValueError("fabric", name, "a fabric that was applied")
         return self.tree(provider)
+
+    def fabrics(self) -> PlacementFabrics:
+        """Return fabrics with what server groups hold there."""
+        return PlacementFabrics(self._placement)
+
+    def group_members(self, group: str) -> list[GroupMember]:
+        """Return the servers of a server group; none where nova does not know it."""
+        return NovaServers(self._connection.compute).members(group)
+
+    def group_project(self, group: str) -> str:
+        """Return whose a server group is, '' where nova does not know it."""
+        return NovaServers(self._connection.compute).group_project(group)
+
+    def host_traits(self, host: str) -> frozenset[str]:
+        """Return the traits of a host's root provider, none where Placement does not know it."""
+        root = self._placement.provider_named(host)
+        if root is None:
+            return frozenset()
+        return frozenset(self._get(f"/resource_providers/{root['uuid']}/traits")["traits"])
 
     def sweep_fabrics(self, *, dry_run: bool) -> Iterator[tuple[Claim, SweepResult]]:
         """Release what dead server groups hold of fabrics; yield each group's claim with what became of it."""

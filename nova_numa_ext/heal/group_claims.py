@@ -32,10 +32,12 @@ class GroupMember:
 
     :param status: such as ACTIVE, BUILD or ERROR
     :param host: where it is, '' for nowhere
+    :param name: of the server
     """
 
     status: str
     host: str
+    name: str = ""
 
     @property
     def is_live(self) -> bool:

@@ -110,8 +110,13 @@ class NovaServers:
             if shown is not None:
                 server = shown["server"]
                 host = server.get("OS-EXT-SRV-ATTR:hypervisor_hostname")
-                found.append(GroupMember(server["status"], host or ""))
+                found.append(GroupMember(server["status"], host or "", server.get("name") or ""))
         return found
+
+    def group_project(self, group: str) -> str:
+        """Return whose a server group is, '' where nova does not know it."""
+        body = self._get(f"/os-server-groups/{group}")
+        return "" if body is None else str(body["server_group"]["project_id"])
 
     def why_busy(self, uuid: str, host: str) -> str:
         """Return why nothing of a server's allocations may be touched now, "" when it may.

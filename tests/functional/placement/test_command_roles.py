@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from osc_lib.exceptions import CommandError
 
 from emulation.hosts import four_nodes
 from nova_numa_ext.cli.capacity import ListCapacity, ShowCapacity
@@ -21,6 +22,7 @@ from nova_numa_ext.cli.fabric import (
 )
 from nova_numa_ext.cli.fabric_sources import native
 from nova_numa_ext.cli.flavor import CheckFlavor
+from nova_numa_ext.cli.group import ListGroup, ShowGroup, ShowGroupTopology, SimulateGroup
 from nova_numa_ext.cli.host import ListHost, SetHost, ShowHost
 from nova_numa_ext.cli.maintenance import DrainHost, RemoveHost, UndrainHost
 from nova_numa_ext.cli.pool import ListPool, ShowPool
@@ -57,6 +59,10 @@ COMMANDS = {
     "fabric sweep": (SweepFabric,),
     "pool list": (ListPool,),
     "pool show": (ShowPool, "g1"),
+    "group list": (ListGroup,),
+    "group simulate": (SimulateGroup, "train", "1"),
+    "group show": (ShowGroup, SERVER),
+    "group topology": (ShowGroupTopology, SERVER),
     "server show": (ShowServer, "web"),
     "capacity show": (ShowCapacity, "be"),
     "capacity list": (ListCapacity, "be"),
@@ -99,14 +105,24 @@ def nova():
     found.flavors = lambda **_options: flavors
     found.hypervisors = lambda **_options: [SimpleNamespace(name="h1", state="up")]  # type: ignore[attr-defined]
     found.get_endpoint_data = lambda: SimpleNamespace(max_microversion=(2, 100))  # type: ignore[attr-defined]
+    found.request = group_of_one  # type: ignore[attr-defined]
     return found
+
+
+def group_of_one(url, _method, **_options):
+    """Nova's answer about a group with a server on h1, which hangs on no fabric."""
+    body = {"server_group": {"members": [SERVER]}}
+    if url.startswith("/servers/"):
+        host = {"OS-EXT-SRV-ATTR:hypervisor_hostname": "h1"}
+        body = {"server": {"status": "ACTIVE", "name": "web", **host}}
+    return SimpleNamespace(status_code=200, json=lambda: body)
 
 
 def call(adapter, command, *words):
     """Run a command; return what it prints, or the refusal that ended it."""
     try:
         return as_table(command, SimpleNamespace(adapter=adapter), nova(), *words)
-    except PlacementError as error:
+    except (CommandError, PlacementError) as error:
         return str(error)
 
 

@@ -22,7 +22,7 @@ NOVA_CONF = ("/etc/nova/nova.conf", ".lab/etc/nova/nova.conf")
 # (tests/functional/jobs/test_job_commands.py, tests/functional/placement/test_fabric_commands.py).
 ELSEWHERE = (
     ("simulate", "trace"),
-    ("group", "scaling", "replay"),
+    ("group",),
     ("job",),
     ("fabric",),
     ("pool",),

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack numa group list``, ``show``, ``topology`` and ``simulate``: server groups on fabrics."""
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from osc_lib.command import command
+from osc_lib.exceptions import CommandError
+
+from nova_numa_ext.cli.topology_files import FORMATS, CabledServer, hashed
+from nova_numa_ext.fabrics import FabricState
+from nova_numa_ext.policy.network.groups import GroupRequest, LeafPlan
+from nova_numa_ext.policy.network.planner import plan
+from nova_numa_ext.policy.network.terms import sentence
+from placement_traits.claims import Claim
+from placement_traits.command_line import whole_from
+from placement_traits.names import UplinkShare
+
+_MOST_HOSTS: Final = 100_000
+_MOST_NAMED: Final = 5
+
+
+class ListGroup(command.Lister):  # type: ignore[misc]
+    """List the server groups that hold leafs of fabrics: quiet and exclusive ones. Others hold nothing."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows."""
+        del parsed_args
+        fabrics = self.app.client_manager.numa.fabrics()
+        states, rows = fabrics.read(), []
+        for claim in fabrics.all():
+            for state in states:
+                leafs = _leafs_of(claim, state)
+                if leafs:
+                    hosts = sum(leafs.values())
+                    rows.append(
+                        (claim.consumer, claim.project, state.name, hosts, ", ".join(leafs))
+                    )
+        return ("Server group", "Project", "Fabric", "Hosts held", "Leafs"), rows
+
+
+class ShowGroup(command.Lister):  # type: ignore[misc]
+    """Show on which leafs the servers of a group are, what it holds there, and which other groups do."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the group."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        _add_group(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows."""
+        numa, group = self.app.client_manager.numa, parsed_args.group
+        state, servers = _placed(numa, group)
+        claims = numa.fabrics().all()
+        own = next((_leafs_of(each, state) for each in claims if each.consumer == group), {})
+        on_leaf = Counter(each.nodes[0] for each in servers if each.nodes)
+        rows = []
+        for leaf in state.leafs.leafs:
+            if leaf.name in own or leaf.name in on_leaf:
+                others = [
+                    each.consumer
+                    for each in claims
+                    if each.consumer != group and leaf.name in _leafs_of(each, state)
+                ]
+                rows.append(
+                    (
+                        leaf.name,
+                        leaf.pod or "-",
+                        on_leaf[leaf.name],
+                        own.get(leaf.name, 0),
+                        ", ".join(others) or "-",
+                    )
+                )
+        return ("Leaf", "Pod", "Servers", "Hosts held", "Other groups that hold hosts"), rows
+
+
+class ShowGroupTopology(command.Command):  # type: ignore[misc]
+    """Print where the servers of a group hang, for a scheduler that runs inside them."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add group, format and key."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        _add_group(parser)
+        parser.add_argument(
+            "--format", choices=tuple(FORMATS), default="json", help="Default: json"
+        )
+        parser.add_argument(
+            "--key-file",
+            type=Path,
+            metavar="<file>",
+            help="Secret by which names of switches are hashed for the group's project; without it they are shown",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Print it."""
+        numa, group = self.app.client_manager.numa, parsed_args.group
+        state, servers = _placed(numa, group)
+        if parsed_args.key_file is not None:
+            try:
+                key = parsed_args.key_file.read_bytes().strip()
+            except OSError as error:
+                raise CommandError(
+                    f"{parsed_args.key_file} cannot be read: {error.strerror}."
+                ) from error
+            if not key:
+                raise CommandError(f"{parsed_args.key_file} is empty: a key is needed.")
+            servers = hashed(servers, numa.group_project(group), state.name, key)
+        self.app.stdout.write(FORMATS[parsed_args.format](servers, state.leafs.levels))
+
+
+class SimulateGroup(command.Lister):  # type: ignore[misc]
+    """Show which leafs a group would get now, or why it has no place. Nothing is claimed.
+
+    Hosts that no group holds count as free: servers of no group, and of groups that share, are not looked at.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add fabric and what the group asks for."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("fabric", metavar="<fabric>", help="Fabric, by name")
+        parser.add_argument(
+            "hosts", type=whole_from(1, _MOST_HOSTS), metavar="<hosts>", help="Hosts of the group"
+        )
+        parser.add_argument(
+            "--share",
+            choices=[each.value for each in UplinkShare],
+            default=UplinkShare.SHARED.value,
+            help="With whom it shares uplinks, default: shared",
+        )
+        parser.add_argument("--within", metavar="<level>", help="Level of which one node holds all")
+        parser.add_argument(
+            "--slice", type=whole_from(1, _MOST_HOSTS), default=1, metavar="<hosts>",
+            help="Hosts that must be on one leaf, default: 1",
+        )  # fmt: skip
+        parser.add_argument("--balance", action="store_true", help="As many hosts of each leaf")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows."""
+        fabrics = self.app.client_manager.numa.fabrics()
+        state = next((each for each in fabrics.read() if each.name == parsed_args.fabric), None)
+        if state is None:
+            raise CommandError(f"Placement has no fabric {parsed_args.fabric}.")
+        leafs = replace(
+            state.leafs,
+            leafs=tuple(replace(leaf, free=leaf.size) for leaf in state.leafs.leafs),
+        )
+        asked = GroupRequest(
+            parsed_args.hosts,
+            UplinkShare(parsed_args.share),
+            parsed_args.within,
+            parsed_args.slice,
+            parsed_args.balance,
+        )
+        found = plan(leafs, asked)
+        if not isinstance(found, LeafPlan):
+            holders = [each.consumer for each in fabrics.all() if _leafs_of(each, state)]
+            raise CommandError(_no_place(list(map(sentence, found.reasons)), found.ever, holders))
+        pod_of = {leaf.name: leaf.pod for leaf in leafs.leafs}
+        return ("Leaf", "Pod", "Hosts", "Held"), [
+            (
+                one.leaf,
+                pod_of[one.leaf] or "-",
+                one.hosts,
+                sum(found.claims.get(one.leaf, {}).values()),
+            )
+            for one in found.places
+        ]
+
+
+def _add_group(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("group", metavar="<server group>", help="Server group, by uuid")
+
+
+def _leafs_of(claim: Claim, state: FabricState) -> dict[str, int]:
+    """Return the hosts that a group holds of each leaf of a fabric, in its order."""
+    held = state.held(claim.amounts)
+    return {
+        leaf.name: sum(held[leaf.name].values()) for leaf in state.leafs.leafs if leaf.name in held
+    }
+
+
+def _placed(numa: Any, group: str) -> tuple[FabricState, list[CabledServer]]:
+    """Return the fabric where a group's servers are, and these with the nodes above them.
+
+    :raises CommandError: none of them is on a fabric
+    """
+    members = [each for each in numa.group_members(group) if each.host]
+    traits = {host: numa.host_traits(host) for host in sorted({each.host for each in members})}
+    for state in numa.fabrics().read():
+        above = {leaf.name: leaf.above for leaf in state.leafs.leafs}
+        leaf_of = {
+            host: next((state.leaf_of_trait[t] for t in found if t in state.leaf_of_trait), "")
+            for host, found in traits.items()
+        }
+        if any(leaf_of.values()):
+            return state, [
+                CabledServer(each.name, (leaf, *above[leaf]) if leaf else ())
+                for each in members
+                for leaf in [leaf_of[each.host]]
+            ]
+    raise CommandError(
+        f"Server group {group} has no server on a host of a fabric, as far as nova shows."
+    )
+
+
+def _no_place(reasons: Sequence[str], ever: bool, holders: Sequence[str]) -> str:
+    text = "No place now: " + "; ".join(reasons) + "."
+    if not ever:
+        return f"{text} It would have none if the fabric was empty, either."
+    named = ", ".join(holders[:_MOST_NAMED]) + " …" * (len(holders) > _MOST_NAMED)
+    return f"{text} Server groups that hold hosts: {named or 'none'}."

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack numa group …`` on the real Placement: who holds what, where servers hang, where a group would go."""
+
+import json
+import uuid
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from osc_lib.exceptions import CommandError
+
+from nova_numa_ext.cli.fabric_sources import slurm
+from nova_numa_ext.cli.group import ListGroup, ShowGroup, ShowGroupTopology, SimulateGroup
+from nova_numa_ext.fabrics import GroupOwner, PlacementFabrics
+from nova_numa_ext.policy.network.groups import GroupRequest
+from nova_numa_ext.policy.network.planner import plan
+from placement_traits.fabric import FabricKind
+from placement_traits.names import UplinkShare
+from tests.support.commands import Compute, as_table, run
+from tests.support.fabric_in_placement import put_fabric
+from tests.support.fabrics import fabric
+
+PLAN = fabric([3, 3, 3, 3])
+GROUP, OTHER = (str(uuid.UUID(int=n)) for n in (1, 2))
+HOSTS = {"a": "l000-00", "b": "l000-01", "c": "l001-00", "d": "l001-02"}
+
+
+class NovaOfGroup(Compute):
+    """Nova as an administrator sees it: one group, of four servers and one that failed."""
+
+    def __init__(self):
+        super().__init__([])
+
+    def request(self, url, _method, **_options):
+        if url == f"/os-server-groups/{GROUP}":
+            body = {"server_group": {"members": [*HOSTS, "failed"], "project_id": "mine"}}
+        elif url.startswith("/os-server-groups/"):
+            return SimpleNamespace(status_code=404)
+        else:
+            name = url.rpartition("/")[2]
+            host = {"OS-EXT-SRV-ATTR:hypervisor_hostname": HOSTS.get(name)}
+            body = {"server": {"status": "ACTIVE", "name": f"rank-{name}", **host}}
+        return SimpleNamespace(status_code=200, json=lambda: body)
+
+
+@pytest.fixture
+def cloud(empty_cloud):
+    """Two pods of two leafs of three hosts; a quiet group of four on the first pod."""
+    for host in PLAN.hosts:
+        empty_cloud.compute(host)
+    put_fabric(empty_cloud.client, PLAN)
+    empty_cloud.fabrics = PlacementFabrics(empty_cloud.client)
+    hold(empty_cloud, GROUP, 4)
+    return empty_cloud
+
+
+def hold(cloud, group, hosts):
+    (state,) = cloud.fabrics.read()
+    leafs = tuple(replace(leaf, free=leaf.size) for leaf in state.leafs.leafs)
+    seen = replace(state.leafs, leafs=leafs)
+    found = plan(seen, GroupRequest(hosts, UplinkShare.QUIET))
+    cloud.fabrics.claim(state, GroupOwner(group, "mine", "user"), found)
+
+
+def call(cloud, command, *words):
+    return run(command, cloud, NovaOfGroup(), *words)[1]
+
+
+def text(cloud, *words):
+    return as_table(ShowGroupTopology, cloud, NovaOfGroup(), GROUP, *map(str, words))
+
+
+def test_groups_are_listed_with_what_they_hold(cloud):
+    assert call(cloud, ListGroup) == [
+        {
+            "Server group": GROUP,
+            "Project": "mine",
+            "Fabric": "train",
+            "Hosts held": 4,
+            "Leafs": "l000, l001",
+        }
+    ]
+
+
+def test_a_group_is_shown_by_its_leafs_and_its_neighbours(cloud):
+    hold(cloud, OTHER, 1)
+    rows = call(cloud, ShowGroup, GROUP)
+    assert [(row["Leaf"], row["Pod"], row["Servers"], row["Hosts held"]) for row in rows] == [
+        ("l000", "p00", 2, 2),
+        ("l001", "p00", 2, 2),
+    ]
+    assert {row["Other groups that hold hosts"] for row in rows} == {"-"}
+    with pytest.raises(CommandError, match="has no server on a host of a fabric"):
+        call(cloud, ShowGroup, OTHER)
+
+
+def test_a_topology_is_read_by_slurm_as_it_is(cloud):
+    read = slurm.read_yaml(text(cloud, "--format", "slurm"), "train", FabricKind.ETHERNET, "")
+    assert read.hosts == {"rank-a": "l000", "rank-b": "l000", "rank-c": "l001", "rank-d": "l001"}
+    assert read.above("l000") == ("p00",)
+
+
+def test_nodes_of_kubernetes_have_a_label_for_each_level(cloud):
+    first, *_ = yaml.safe_load_all(text(cloud, "--format", "kueue"))
+    assert first["metadata"] == {
+        "name": "rank-a",
+        "labels": {"numa-ext.openstack.org/leaf": "l000", "numa-ext.openstack.org/pod": "p00"},
+    }
+
+
+def test_hashed_names_show_what_is_near_what_and_nothing_else(cloud, tmp_path):
+    key = tmp_path / "key"
+    key.write_text("secret\n")
+    rows = json.loads(text(cloud, "--key-file", key))
+    assert [row["server"] for row in rows] == ["rank-a", "rank-b", "rank-c", "rank-d"]
+    assert [row["leaf"] == rows[0]["leaf"] for row in rows] == [True, True, False, False]
+    assert len({row["pod"] for row in rows}) == 1
+    assert not {row["leaf"] for row in rows} & {"l000", "l001"}
+    assert json.loads(text(cloud, "--key-file", key)) == rows
+    key.write_text("another")
+    assert json.loads(text(cloud, "--key-file", key))[0]["leaf"] != rows[0]["leaf"]
+    key.write_text("")
+    with pytest.raises(CommandError, match="is empty: a key is needed"):
+        text(cloud, "--key-file", key)
+    with pytest.raises(CommandError, match="cannot be read: No such file"):
+        text(cloud, "--key-file", tmp_path / "gone")
+
+
+def test_a_simulated_group_gets_its_leafs_or_the_reason(cloud):
+    rows = call(cloud, SimulateGroup, "train", "4", "--share", "quiet", "--within", "pod")
+    assert [(row["Leaf"], row["Pod"], row["Hosts"], row["Held"]) for row in rows] == [
+        ("l002", "p01", 2, 2),
+        ("l003", "p01", 2, 2),
+    ]
+    with pytest.raises(CommandError, match=f"Server groups that hold hosts: {GROUP}"):
+        call(cloud, SimulateGroup, "train", "8", "--share", "quiet")
+    with pytest.raises(CommandError, match="none if the fabric was empty"):
+        call(cloud, SimulateGroup, "train", "13")
+    with pytest.raises(CommandError, match="Placement has no fabric other"):
+        call(cloud, SimulateGroup, "other", "1")
+    assert len(cloud.fabrics.all()) == 1
