@@ -147,7 +147,16 @@ def order_violations() -> dict[str, int]:
     report.progress("5,000 jobs run in our queue and in the reference queue …")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "junit.xml")
-        words = ("-q", "-p", "no:cacheprovider", "-o", "timeout=0", "-o", "junit_family=xunit1")
+        words = (
+            "-q",
+            "--long",
+            "-p",
+            "no:cacheprovider",
+            "-o",
+            "timeout=0",
+            "-o",
+            "junit_family=xunit1",
+        )
         subprocess.run(
             [sys.executable, "-m", "pytest", *words, f"--junitxml={file}", ORDER_TEST],
             cwd=ROOT,

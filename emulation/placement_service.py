@@ -123,7 +123,7 @@ class PlacementInProcess(fixtures.Fixture):  # type: ignore[misc]
         server = self.useFixture(PlacementFixture(use_intercept=False))
         self.conf = server.conf_fixture.conf
         http = requests.Session()
-        http.trust_env = False  # there is no proxy on the way, and looking for one takes time at each request
+        http.trust_env = False  # looking for a proxy at each request takes time
         self.application = deploy.loadapp(self.conf)
         http.mount(URL, WsgiTransport(self.application))
         self.adapter = adapter.Adapter(

@@ -217,6 +217,13 @@ def order_violations(jobs: int, discipline: Discipline, seed: int, *, preempt: b
 
 @pytest.mark.parametrize("preempt", [False, True])
 @pytest.mark.parametrize("discipline", Discipline)
+def test_no_order_of_a_thousand_jobs_is_violated(discipline: Discipline, preempt: bool) -> None:
+    assert order_violations(1_000, discipline, seed=2, preempt=preempt) == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("preempt", [False, True])
+@pytest.mark.parametrize("discipline", Discipline)
 def test_no_order_of_5000_jobs_is_violated(
     discipline: Discipline, preempt: bool, record_property: Callable[[str, object], None]
 ) -> None:

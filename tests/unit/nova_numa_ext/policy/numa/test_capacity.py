@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many more servers fit on a host, and what keeps the next one out."""
 
+import functools
 import itertools
 from dataclasses import replace
 
@@ -83,15 +84,20 @@ def test_obstacles_are_counted_over_the_fleet():
 
 def fit(groups, free, count):
     """Whether so many servers fit, by trying everything: each group of a server in a domain of its own."""
-    if not count:
-        return True
-    for chosen in itertools.permutations(range(len(free)), len(groups)):
-        left = list(free)
-        for at, asked in zip(chosen, groups, strict=True):
-            left[at] = tuple(have - want for have, want in zip(left[at], asked, strict=True))
-        if all(min(amounts) >= 0 for amounts in left) and fit(groups, left, count - 1):
+
+    @functools.cache  # servers in another order leave the same
+    def fits(free, count):
+        if not count:
             return True
-    return False
+        for chosen in itertools.permutations(range(len(free)), len(groups)):
+            left = list(free)
+            for at, asked in zip(chosen, groups, strict=True):
+                left[at] = tuple(have - want for have, want in zip(left[at], asked, strict=True))
+            if all(min(amounts) >= 0 for amounts in left) and fits(tuple(left), count - 1):
+                return True
+        return False
+
+    return fits(tuple(free), count)
 
 
 AMOUNT = st.tuples(st.integers(0, 5), st.integers(0, 5))
