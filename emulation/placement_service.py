@@ -5,6 +5,7 @@ Only the socket is missing: a transport of ``requests`` calls the WSGI applicati
 in memory is one connection), so writers in threads interleave between requests, where Placement's generations count.
 """
 
+import contextlib
 import io
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,7 @@ import fixtures
 import jsonschema
 import requests
 from keystoneauth1 import adapter, session, token_endpoint
-from placement import deploy
+from placement import db_api, deploy
 from placement.tests.functional.fixtures.placement import PlacementFixture
 from requests.adapters import BaseAdapter
 
@@ -130,3 +131,13 @@ class PlacementInProcess(fixtures.Fixture):  # type: ignore[misc]
             session.Session(token_endpoint.Token(URL, "admin"), session=http),
             service_type="placement",
         )
+
+    def image(self) -> bytes:
+        """Return the whole database as it is now."""
+        with contextlib.closing(db_api.get_placement_engine().raw_connection()) as connection:
+            return bytes(connection.dbapi_connection.serialize())
+
+    def restore(self, image: bytes) -> None:
+        """Put a database in the place of this one; Placement keeps nothing of it between requests."""
+        with contextlib.closing(db_api.get_placement_engine().raw_connection()) as connection:
+            connection.dbapi_connection.deserialize(image)

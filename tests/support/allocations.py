@@ -22,6 +22,15 @@ SPECS = {**LC_SPECS, "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "2000"}
 L3_PART = {"CUSTOM_LLC_WAY": 4, "CUSTOM_MEMORY_BANDWIDTH_MBPS": 2000}
 
 
+def put_two_computes(adapter):
+    """Make the providers of :class:`TwoComputes`."""
+    cloud = FilledPlacement(adapter)
+    for name in ("h1", "h2"):
+        cloud.compute(name, PCPU=8)
+        Reporter(cloud.client).sync(desired_tree(name, four_nodes(), SETTINGS))
+    cloud.child(cloud.uuid("h1"), "h1_0000:05:00.0", CUSTOM_PCI_GPU=1)
+
+
 class TwoComputes:
     """h1 with our tree and a PCI provider, h2 beside it; nova's own client, and ours with hooks.
 
@@ -35,10 +44,6 @@ class TwoComputes:
 
     def __init__(self, adapter):
         self.cloud = FilledPlacement(adapter)
-        for name in ("h1", "h2"):
-            self.cloud.compute(name, PCPU=8)
-            Reporter(self.cloud.client).sync(desired_tree(name, four_nodes(), SETTINGS))
-        self.cloud.child(self.cloud.uuid("h1"), "h1_0000:05:00.0", CUSTOM_PCI_GPU=1)
         self.nova = report.SchedulerReportClient(adapter=_novas(adapter))
         self.context = nova_context.RequestContext("user", "project", is_admin=True)
         self.fault = None

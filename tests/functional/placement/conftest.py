@@ -7,7 +7,7 @@ from emulation.hosts import four_nodes
 from emulation.placement_service import PlacementInProcess
 from placement_traits.reporter import Reporter
 from placement_traits.tree import desired_tree
-from tests.support.allocations import TwoComputes
+from tests.support.allocations import TwoComputes, put_two_computes
 from tests.support.filled_placement import FilledPlacement
 from tests.support.hosts import SETTINGS
 
@@ -69,8 +69,16 @@ def shared_compute(reported_compute):
     return cloud
 
 
+@pytest.fixture(scope="session")
+def two_computes():
+    """The database of ``host``, made once."""
+    with PlacementInProcess() as placement:
+        put_two_computes(placement.adapter)
+        return placement.image()
+
+
 @pytest.fixture
-def host():
+def host(two_computes):
     """Two compute nodes as our agents leave them; servers claim through nova's own client::
 
     h1                     VCPU 8, PCPU 8, MEMORY_MB 8192
@@ -82,4 +90,5 @@ def host():
     └─ h2:l3_0 … h2:l3_3   CUSTOM_LLC_WAY 13, CUSTOM_MEMORY_BANDWIDTH_MBPS 10000
     """
     with PlacementInProcess() as placement:
+        placement.restore(two_computes)
         yield TwoComputes(placement.adapter)
