@@ -2,6 +2,7 @@
 """``openstack numa fabric import``, ``apply``, ``show``, ``verify``, ``drain``, ``undrain`` and ``sweep``."""
 
 import argparse
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -145,10 +146,11 @@ class VerifyFabric(command.Lister):  # type: ignore[misc]
         """Return columns and rows."""
         plan = _read("native", parsed_args.file, "", FabricKind.ETHERNET)
         seen = _read(parsed_args.source, parsed_args.seen, plan.name, plan.kind)
+        planned = _planned_leafs(plan, seen)
         rows = [
             (host, leaf, seen.hosts.get(host, "not seen"))
             for host, leaf in plan.hosts.items()
-            if seen.hosts.get(host) != leaf
+            if host not in seen.hosts or planned.get(seen.hosts[host]) != leaf
         ]
         if parsed_args.mark:
             elsewhere = {host for host, _, _ in rows if host in seen.hosts}
@@ -218,6 +220,18 @@ def _read(source: str, file: str, name: str, kind: FabricKind) -> Fabric:
     if source == "ibnetdiscover":
         return ibnetdiscover.read(text, name, file)
     return native.read(text, file)
+
+
+def _planned_leafs(plan: Fabric, seen: Fabric) -> dict[str, str]:
+    """Return which planned leaf each seen one is: that of its name, else the one with most hosts in common."""
+    found = {leaf: leaf for leaf in seen.leafs if leaf in plan.sizes}
+    common = Counter(
+        (leaf, plan.hosts[host]) for host, leaf in seen.hosts.items() if host in plan.hosts
+    )
+    for (leaf, planned), _ in common.most_common():
+        if leaf not in found and planned not in found.values():
+            found[leaf] = planned
+    return found
 
 
 def _rows(

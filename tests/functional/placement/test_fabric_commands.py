@@ -92,6 +92,15 @@ def test_a_host_on_another_leaf_is_marked_until_it_is_where_it_should_be(cloud, 
     assert names.MISCABLED not in host_traits(cloud, "h5")
 
 
+def test_leafs_that_were_seen_by_other_names_are_known_by_their_hosts(cloud, tmp_path):
+    """A switch has the name that it was given, or none but its GUID."""
+    seen = tmp_path / "seen.conf"
+    seen.write_text("SwitchName=sw-a Nodes=h[6-8]\nSwitchName=sw-b Nodes=h[1-5]\n")
+    assert call(cloud, VerifyFabric, cloud.plan, "--from", "slurm-conf", seen) == [
+        {"Host": "h5", "Planned": "l2", "Seen": "sw-b"}
+    ]
+
+
 def test_aggregates_of_nova_are_a_source(cloud):
     compute = Compute([])
     compute.aggregates = lambda: [
