@@ -103,6 +103,8 @@ class ClaimStore:
 
     def all(self) -> Iterator[Claim]:
         """Yield each claim of ours on any provider of ours, once; providers are read one by one."""
+        if not self._client.get(f"/traits?name=in:{OWNER}")["traits"]:
+            return  # no agent has ever published, and Placement refuses a trait that it does not know
         seen: set[str] = set()
         ours = self._client.get(f"/resource_providers?required={OWNER}")["resource_providers"]
         for provider in ours:

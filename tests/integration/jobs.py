@@ -13,6 +13,7 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 import pymysql
 from keystoneauth1.adapter import Adapter
@@ -23,6 +24,7 @@ from numa_lab.service import Service
 from numa_lab.terminal import Progress
 
 from nova_numa_ext.cli.jobs_client import SERVICE_TYPE, JobsClient
+from nova_numa_ext.orchestrator.store.database import Database
 from placement_traits.errors import ServiceUnavailableError
 from tests.integration.cloud import Facts, LabCloud, eventually
 
@@ -139,6 +141,19 @@ class LabJobs:
         ):
             cursor.execute(query, values)
             return [tuple(row) for row in cursor.fetchall()]
+
+    def database(self) -> Database:
+        """The service's database."""
+        settings = self._cloud.settings
+        user = f"openstack:{quote(settings.passwords().database, safe='')}"
+        return Database(f"mysql+pymysql://{user}@127.0.0.1:{settings.ports.mariadb}/numa_ext")
+
+    def recover(self, *words: str) -> str:
+        """What ``numa-ext-manage recover WORDS`` prints."""
+        conf = self._cloud.settings.etc / "numa-ext-jobs" / "numa-ext-jobs.conf"
+        return self._cloud.command(
+            "numa-ext-manage", f"--config-file={conf}", "recover", *words
+        ).stdout
 
     def state(self, job: str) -> str:
         """The state that is stored: a hundred times quicker than the API tells it."""
@@ -266,6 +281,8 @@ class LabJobs:
     def end(self) -> None:
         """Let all jobs of the test end; what the test has stopped runs again."""
         self.running_again()
+        if self.ask("SELECT id FROM leader WHERE recover_at IS NOT NULL"):
+            self.recover("--commit")
         left = [job for job in self._submitted if self.shown(job)["state"] not in ENDED]
         self.cancel(*left)
         for job in left:

@@ -18,6 +18,7 @@ import pytest
 
 from tests.integration.cloud import LabCloud, eventually
 from tests.integration.jobs import BOOTED_S, ENDED_S, FOLLOWED_S, LabJobs, part
+from tests.support.jobs_database import backed_up, restored
 
 SEED = int(os.environ.get("NUMA_EXT_SEED", str(time.time_ns() % 10_000)))
 STATES = ("queued", "planned", "claimed", "building", "running", "ending")
@@ -225,6 +226,36 @@ def test_a_service_is_restarted_under_jobs(jobs: LabJobs, gpus: str, name: str) 
     jobs.reached(third, "running")
     jobs.cancel(second, third)
     nothing_is_left(jobs, first, second, third)
+
+
+@pytest.mark.long
+def test_an_old_database_is_restored_under_jobs_that_run(jobs: LabJobs) -> None:
+    """The engines find it out and do nothing; of two jobs that run one is not known to it, until that is committed."""
+    known = jobs.submit(part("work", "lab.tiny"), name="known")
+    jobs.reached(known, "running")
+    database = jobs.database()
+    backup = backed_up(database)
+    unknown = jobs.submit(part("work", "lab.tiny", count=2), name="unknown")
+    jobs.reached(unknown, "running")
+    before = {job: jobs.untouched(job) for job in (known, unknown)}
+    restored(database, backup)
+
+    def recovers() -> bool:
+        [(since,)] = jobs.ask("SELECT recover_at FROM leader")
+        return since is not None
+
+    eventually("the database recovers", recovers, FOLLOWED_S, 0.5)
+    time.sleep(TWO_ROUNDS_S)
+    assert {job: jobs.untouched(job) for job in before} == before
+    shown = jobs.recover()
+    assert ["ADOPT", "job", unknown] in [line.split()[:3] for line in shown.splitlines()], shown
+    assert "Nothing was changed" in shown
+    assert "Done: engines go on." in jobs.recover("--commit")
+    jobs.reached(unknown, "running")
+    for job, as_it_was in before.items():
+        still_the_same(jobs, job, as_it_was)
+    jobs.cancel(known, unknown)
+    nothing_is_left(jobs, known, unknown)
 
 
 @pytest.mark.long

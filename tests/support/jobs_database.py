@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs to be stored, and an engine that leads."""
+"""Jobs to be stored, and what a backup of the database brings back."""
 
 from dataclasses import replace
 
+from sqlalchemy import delete, insert, select
+
+from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.jobs import NewJob, Sizes, StoredJob, StoredPart
 from nova_numa_ext.policy.jobs.states import JobState
 
@@ -68,3 +71,25 @@ def part(name, **more):
 def stored_job(**fields):
     """A job as it is read, that waits and has waited for nothing yet."""
     return replace(STORED, **{**fields, "parts": tuple(fields.get("parts", STORED.parts))})
+
+
+def backed_up(database):
+    """All rows of all tables, at one moment."""
+    with database.transaction() as connection:
+        return {
+            table: [dict(row._mapping) for row in connection.execute(select(table))]
+            for table in tables.METADATA.sorted_tables
+        }
+
+
+def restored(database, backup):
+    """Let the database be as it was, also under engines that run: as a backup that is loaded."""
+
+    def load(connection):
+        for table in reversed(tables.METADATA.sorted_tables):
+            connection.execute(delete(table))
+        for table, rows in backup.items():
+            if rows:
+                connection.execute(insert(table), rows)
+
+    database.again(load)

@@ -25,7 +25,7 @@ from nova_numa_ext.policy.jobs.states import JobState
 from placement_traits.claims import Claim, ClaimStore, emptied
 from placement_traits.names import JOB_CONSUMER
 from placement_traits.reason import Reason
-from tests.support.jobs_database import new_job, part
+from tests.support.jobs_database import backed_up, new_job, part, restored
 from tests.support.jobs_world import USER, World
 
 RUNNING, QUEUED = JobState.RUNNING, JobState.QUEUED
@@ -234,6 +234,37 @@ def test_jobs_that_are_not_known_are_adopted_with_their_servers(service, capsys)
     assert service.world.state(job) is JobState.CANCELLED
     assert (service.world.api.there(), service.world.api.groups) == ({}, {})
     assert list(service.claims.of_provider(service.pool)) == []
+
+
+def test_a_backup_that_is_loaded_under_an_engine_that_runs_touches_no_server(
+    url, database, placement
+):
+    """Nobody says so: the engine finds it out, and does nothing before it is committed."""
+    claims = ClaimStore(placement.client)
+    world = World(None, claims, url=url)
+
+    def running(trust):
+        world.trusts.all.append(GivenTrust(trust, "user-1", "project-1"))
+        job = world.jobs.create(new_job(trust=trust))
+        world.rounds(4)
+        assert world.state(job) is RUNNING
+        return job
+
+    known = running("trust-1")
+    backup = backed_up(database)
+    unknown = running("trust-2")
+    servers = dict(world.api.there())
+    restored(database, backup)
+    world.cancel(known)
+    world.rounds(3)
+    assert "older than what this engine has seen" in Recovery(database).recovering().why
+    assert (world.state(known), world.api.there()) == (RUNNING, servers)
+    world.jobs.set(world.jobs.read(known.uuid), USER, cancelled=False)
+    recoverer = Recoverer(world.jobs, EndedTrusts(database), world.trusts, claims, world.hosts)
+    assert manage.recovered(recoverer, Recovery(database), commit=True, wait=lambda _s: None) == 0
+    world.rounds(4)
+    assert [world.jobs.read(each.uuid).state for each in (known, unknown)] == [RUNNING, RUNNING]
+    assert (world.api.there(), world.trusts.deleted) == (servers, [])
 
 
 def test_a_job_that_waited_and_runs_by_now_goes_on_with_its_servers(service):
