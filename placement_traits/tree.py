@@ -25,6 +25,7 @@ and of one whose servers reach remote GPUs also (:mod:`placement_traits.pool_tre
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from placement_traits import formats, names
@@ -261,6 +262,10 @@ def gpu_traits(topology: HostTopology, gpu: Gpu) -> frozenset[str]:
 # Reading it back ----------------------------------------------------------------------------------------------------
 
 
+# Hosts of one kind have the same domains, and a fleet is read again each few seconds.
+_PLACES: Final = 4096
+
+
 @dataclass(frozen=True, slots=True)
 class L3Place:
     """Where an L3 domain is, as its provider's traits show it."""
@@ -275,7 +280,11 @@ class L3Place:
 
 def l3_place(traits: Iterable[str]) -> L3Place | None:
     """Read the traits of an L3 provider; None when they do not describe one completely."""
-    traits = frozenset(traits)
+    return _l3_place(frozenset(traits))
+
+
+@lru_cache(maxsize=_PLACES)
+def _l3_place(traits: frozenset[str]) -> L3Place | None:
     numbers = _numbers(traits)
     l3_id, socket = single(numbers.get("L3", ())), single(numbers.get("SOCKET", ()))
     nodes = tuple(sorted(numbers.get("NODE", ())))

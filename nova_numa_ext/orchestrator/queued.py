@@ -4,13 +4,19 @@
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import lru_cache
+from typing import Final
 
 from nova_numa_ext.orchestrator.store.jobs import NewJob, StoredJob, StoredPart
 from nova_numa_ext.policy.jobs.job import ActiveJob, Job, Part
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
-from placement_traits.request import parse
+from placement_traits.request import WorkloadRequest, parse
+
+_REQUESTS: Final = (
+    4096  # thousands of jobs have few flavors between them, and each round reads all jobs
+)
 
 
 def part(stored: StoredPart) -> Part:
@@ -19,7 +25,8 @@ def part(stored: StoredPart) -> Part:
     :raises InvalidRequestError: its extra specs have no meaning
     :raises InvalidValueError: its scopes contradict each other
     """
-    request = parse(stored.extra_specs, vcpus=stored.sizes.vcpus, memory_mb=stored.sizes.memory_mb)
+    specs = tuple(sorted(stored.extra_specs.items()))
+    request = _parsed(specs, stored.sizes.vcpus, stored.sizes.memory_mb)
     return Part(
         stored.name,
         stored.count,
@@ -32,6 +39,11 @@ def part(stored: StoredPart) -> Part:
         stored.apart,
         stored.on_failure,
     )
+
+
+@lru_cache(maxsize=_REQUESTS)
+def _parsed(specs: tuple[tuple[str, str], ...], vcpus: int, memory_mb: int) -> WorkloadRequest:
+    return parse(dict(specs), vcpus=vcpus, memory_mb=memory_mb)
 
 
 def job(stored: StoredJob) -> Job:
