@@ -28,6 +28,7 @@ from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
+from nova_numa_ext.policy.jobs.host_view import HostsView
 from nova_numa_ext.policy.jobs.queue import QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
 from placement_traits import names
@@ -95,11 +96,14 @@ class Engine:
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
 
-    def round(self) -> dict[str, float]:
-        """Have it do one round; return its figures."""
+    def round(self, *, hosts: bool = True) -> dict[str, float]:
+        """Have it do one round; return its figures.
+
+        :param hosts: as of :meth:`Round.do`
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write("round\n")
+        self._process.stdin.write("round\n" if hosts else "same hosts\n")
         self._process.stdin.flush()
         found: dict[str, float] = json.loads(self._process.stdout.readline())
         return found
@@ -118,6 +122,27 @@ def engine(database: str, placement: str) -> Iterator[Engine]:
         yield Engine(process)
 
 
+class _Read:
+    """The hosts, and what reading them took of the processor the last time.
+
+    :ivar due: they are read again
+    """
+
+    def __init__(self, hosts: PlacementHosts) -> None:
+        self._hosts = hosts
+        self._view: HostsView | None = None
+        self.due = True
+        self.cpu_s = 0.0
+
+    def read(self) -> HostsView:
+        """Return the hosts."""
+        began_s = time.process_time()
+        if self.due or self._view is None:
+            self._view = self._hosts.read()
+        self.cpu_s = time.process_time() - began_s
+        return self._view
+
+
 class Round:
     """The thread of an engine's rounds, without what it hands to others.
 
@@ -128,12 +153,15 @@ class Round:
         # Read in each round, however long that takes.
         often = ViewSettings(interval_s=1e-3, busy_share=1.0)
         self._database = database
-        self._queue = HostQueue(
-            PlacementHosts(placement, often, ALIASES), settings, PlannerSettings()
-        )
+        self._hosts = _Read(PlacementHosts(placement, often, ALIASES))
+        self._queue = HostQueue(self._hosts, settings, PlannerSettings())
 
-    def do(self) -> dict[str, float]:
-        """Read jobs and hosts, and decide; return what that took of the processor, and what came of it."""
+    def do(self, *, hosts: bool = True) -> dict[str, float]:
+        """Read jobs and hosts, and decide; return what that took of the processor, and what came of it.
+
+        :param hosts: they are due to be read; else those of the round before are decided about
+        """
+        self._hosts.due = hosts
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
         found = Jobs(self._database).find(states=_UNFINISHED)
         read_s = time.process_time() - began_cpu_s
@@ -143,6 +171,7 @@ class Round:
         return {
             "cpu_s": time.process_time() - began_cpu_s,
             "jobs_cpu_s": read_s,
+            "hosts_cpu_s": self._hosts.cpu_s,
             "s": time.perf_counter() - began_s,
             "starts": len(decided.starts),
             "waits": len(decided.waits),
@@ -161,8 +190,8 @@ def main() -> None:
     """Do a round for each line of the standard input."""
     database, placement = sys.argv[1:]
     rounds = Round(Database(database), http(placement), QueueSettings())
-    for _line in sys.stdin:
-        print(json.dumps(rounds.do()), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(rounds.do(hosts=line.strip() == "round")), flush=True)
 
 
 if __name__ == "__main__":

@@ -40,11 +40,15 @@ def test_jobs_that_are_stored_are_decided_about_over_hosts_that_are_read(placeme
     database = Database(f"sqlite:///{tmp_path}/jobs.db", sqlite_synchronous=False)
     database.sync()
     assert store(database, HOSTS, FREE, waiting=WAITING, running=RUNNING, seed=16) > 0
-    found = Round(database, placement.adapter, QueueSettings()).do()
+    rounds = Round(database, placement.adapter, QueueSettings())
+    found = rounds.do()
     assert found["running"] == RUNNING
     assert found["starts"] > 0
     assert found["starts"] + found["waits"] == WAITING
-    assert 0 < found["jobs_cpu_s"] < found["cpu_s"]
+    assert 0 < found["jobs_cpu_s"] + found["hosts_cpu_s"] < found["cpu_s"]
+    same = rounds.do(hosts=False)
+    assert same["hosts_cpu_s"] < found["hosts_cpu_s"]
+    assert (same["starts"], same["waits"]) == (found["starts"], found["waits"])
 
 
 def test_jobs_are_submitted_to_the_api_and_listed_over_http(tmp_path):
