@@ -104,6 +104,7 @@ class SchedulerCloud:
     """Nova's scheduler and Placement with a story's hosts; :meth:`boot` schedules a server."""
 
     def __init__(self, placement, path):
+        self.service = placement
         self.adapter = placement.adapter
         self.placement = PlacementClient(placement.adapter)
         self.journal_path = path

@@ -24,11 +24,26 @@ QUIET = {"numa_ext:net_share": "quiet", "numa_ext:net_within": "pod"}
 
 
 class Trained:
-    """A fabric in the scheduler's Placement: leafs of some hosts, two a pod, hosts named ``l000-00`` …"""
+    """A fabric in the scheduler's Placement: leafs of some hosts, two a pod, hosts named ``l000-00`` …
 
-    def __init__(self, cloud, leafs, hosts_per_leaf):
+    :param made: databases and compute nodes that an earlier test has made, by the first two arguments
+    """
+
+    def __init__(self, cloud, leafs, hosts_per_leaf, made):
         self.cloud = cloud
-        self.providers = put_fabric(cloud.placement, fabric([hosts_per_leaf] * leafs))
+        if (leafs, hosts_per_leaf) not in made:
+            self.make(leafs, hosts_per_leaf)
+            made[leafs, hosts_per_leaf] = (cloud.service.image(), [*cloud.hosts.computes])
+        image, nodes = made[leafs, hosts_per_leaf]
+        cloud.hosts.computes = [*nodes]
+        cloud.service.restore(image)
+        self.fabrics = PlacementFabrics(cloud.placement)
+        self.configure()
+
+    def make(self, leafs, hosts_per_leaf):
+        """Put fabric and hosts into Placement."""
+        cloud = self.cloud
+        put_fabric(cloud.placement, fabric([hosts_per_leaf] * leafs))
         cloud.placement.put(f"/traits/{names.HOST}")
         cloud.placement.put(f"/traits/{names.OWNER}")
         for leaf in range(leafs):
@@ -39,8 +54,6 @@ class Trained:
                 child = {"name": f"{name}:rdt", "parent_provider_uuid": node.uuid}
                 made = cloud.placement.post("/resource_providers", child)
                 self.traits(made["uuid"], 0, names.OWNER)
-        self.fabrics = PlacementFabrics(cloud.placement)
-        self.configure()
 
     def traits(self, provider, generation, *traits):
         body = {"resource_provider_generation": generation, "traits": [*traits]}
@@ -70,16 +83,22 @@ class Trained:
         return state.held(self.fabrics.held(GroupOwner(group.uuid, "project", "user")))
 
 
+@pytest.fixture(scope="module")
+def made():
+    """Worlds of this module, made once."""
+    return {}
+
+
 @pytest.fixture
-def large(cloud):
+def large(cloud, made):
     """Four leafs of 18 hosts: blocks of 16, two pods."""
-    return Trained(cloud, 4, 18)
+    return Trained(cloud, 4, 18, made)
 
 
 @pytest.fixture
-def small(cloud):
+def small(cloud, made):
     """Four leafs of 3 hosts: blocks of 2, two pods."""
-    return Trained(cloud, 4, 3)
+    return Trained(cloud, 4, 3, made)
 
 
 def leafs_of(hosts):
