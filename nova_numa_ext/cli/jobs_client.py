@@ -4,6 +4,7 @@
 import uuid as uuids
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
 from keystoneauth1 import exceptions as keystone_errors
 
@@ -28,6 +29,9 @@ _MOST_SHOWN: Final = 5
 
 Job = Mapping[str, Any]
 """A job as the API shows it."""
+
+Lease = Mapping[str, Any]
+"""A lease as the API shows it."""
 
 
 class JobRefusedError(NumaExtError):
@@ -120,6 +124,37 @@ class JobsClient:
     def limits(self) -> Sequence[Mapping[str, Any]]:
         """Return the limits of the project, and what its jobs use of them."""
         found: Sequence[Mapping[str, Any]] = self._asked("GET", "/v1/limits")["limits"]
+        return found
+
+    def create_lease(self, lease: Lease) -> Lease:
+        """Ask for a lease; return it as it is stored."""
+        found: Lease = self._asked("POST", "/v1/leases", json={"lease": lease})["lease"]
+        return found
+
+    def leases(self, states: Sequence[str] = (), *, all_projects: bool = False) -> Iterator[Lease]:
+        """Yield leases, oldest first.
+
+        :param states: only these; (): all
+        """
+        query = [("limit", str(_PAGE)), *(("state", state) for state in states)]
+        query += [("all_projects", "true")] if all_projects else []
+        marker: list[tuple[str, str]] = []
+        while True:
+            found = self._asked("GET", "/v1/leases", params=[*query, *marker])["leases"]
+            yield from found
+            if len(found) < _PAGE:
+                return
+            marker = [("marker", found[-1]["id"])]
+
+    def lease(self, uuid: str) -> Lease:
+        """Return a lease."""
+        found: Lease = self._asked("GET", f"/v1/leases/{quote(uuid, safe='')}")["lease"]
+        return found
+
+    def release_lease(self, uuid: str) -> Lease:
+        """Return a lease that ends."""
+        path = f"/v1/leases/{quote(uuid, safe='')}/release"
+        found: Lease = self._asked("POST", path)["lease"]
         return found
 
     def _job(self, method: str, path: str, **options: Any) -> Job:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from nova_numa_ext.orchestrator.api import schemas
 from nova_numa_ext.policy.jobs.states import JobState
+from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 
 Schema = Mapping[str, Any]
 
@@ -47,6 +48,7 @@ def _given(where: Schema, name: str, **more: Any) -> dict[str, Any]:
 _VALUE: Final[Schema] = {"type": ["string", "number", "boolean", "null"]}
 _STATE: Final[Schema] = {"enum": list(JobState), "description": "how far it is"}
 _ASKED: Final[Schema] = schemas.CREATE["properties"]["job"]
+_ASKED_LEASE: Final[Schema] = schemas.LEASE["properties"]["lease"]
 _ASKED_PART: Final[Schema] = _ASKED["properties"]["parts"]["items"]
 
 _REASONS: Final = _array(
@@ -142,6 +144,33 @@ EVENTS: Final = _object(
         "what happened, oldest first",
     )
 )
+
+_LEASE: Final = _object(
+    id=_text("its uuid, and its consumer's in Placement"),
+    project_id=_text("project that it belongs to"),
+    user_id=_text("user that asked for it"),
+    server_id={
+        "type": ["string", "null"],
+        "description": "server that it is for; null: none is named",
+    },
+    **_ASKED_LEASE["properties"],
+    state={"enum": list(LeaseState), "description": "where it is in its life"},
+    held=_flag("Placement holds its claim"),
+    reasons=_REASONS,
+    host={
+        "type": ["string", "null"],
+        "description": "host that lends the GPU; null: hidden, or none is chosen",
+    },
+    gpu={
+        "type": ["string", "null"],
+        "description": "provider of the GPU; null: hidden, or none is chosen",
+    },
+    created_at=_time("when it was asked for"),
+    ended_at=_time("when it ended"),
+)
+
+LEASE: Final = _object(lease=_LEASE)
+LEASES: Final = _object(leases=_array(_LEASE, "in the order in which they were asked for"))
 
 LIMITS: Final = _object(
     limits=_array(

@@ -13,7 +13,8 @@ import time
 import uuid as uuids
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from enum import StrEnum
+from typing import Any, Final, TypeVar
 
 import flask
 import microversion_parse
@@ -24,18 +25,22 @@ from werkzeug.exceptions import HTTPException
 from nova_numa_ext.orchestrator import queued
 from nova_numa_ext.orchestrator.api import bodies, intake, policies, views
 from nova_numa_ext.orchestrator.api.routes import MOST_ROWS, ROUTES, ROWS
-from nova_numa_ext.orchestrator.api.schemas import check_create
+from nova_numa_ext.orchestrator.api.schemas import check_create, check_lease
 from nova_numa_ext.orchestrator.cloud.asking import SilentError
 from nova_numa_ext.orchestrator.cloud.user import UserCloud
 from nova_numa_ext.orchestrator.conf import ApiOptions
 from nova_numa_ext.orchestrator.store.database import DatabaseError, LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Actor, ExistsError, Jobs, NewJob, StoredJob
+from nova_numa_ext.orchestrator.store.leases import Leases, StoredLease
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.jobs import limits as of_projects
 from nova_numa_ext.policy.jobs import queue as queue_order
 from nova_numa_ext.policy.jobs.queue import QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm, sentence
+from nova_numa_ext.policy.remote_gpu import leases as life
+from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
+from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits.errors import InvalidValueError, NumaExtError, ServiceUnavailableError
 from placement_traits.reason import Reason
 from placement_traits.request import InvalidRequestError
@@ -48,6 +53,7 @@ _HEADER: Final = "OpenStack-API-Version"
 _MOST_BYTES: Final = 1024 * 1024
 _TRIES: Final = 10
 _ACTIVE: Final = tuple(state for state in JobState if state.active)
+_State = TypeVar("_State", bound=StrEnum)
 _KEY: Final = "Idempotency-Key"
 # Jobs' uuids are made of their clients' keys in it.
 _KEYS: Final = uuids.UUID("7d0c6d3e-6b0c-4f0a-9d39-6a0f6a1f2a57")
@@ -89,6 +95,7 @@ def make(
     cloud: CloudOf,
     options: ApiOptions | None = None,
     *,
+    leases: Leases,
     queue: QueueSettings | None = None,
 ) -> flask.Flask:
     """Return the WSGI application.
@@ -105,11 +112,12 @@ def make(
         enforcer,
         cloud,
         options or ApiOptions(),
+        leases=leases,
         queue=queue or QueueSettings(),
     )
     for route in ROUTES:
         app.add_url_rule(
-            route.path.replace("{job}", "<uuid>"),
+            route.path.replace("{job}", "<uuid>").replace("{lease}", "<uuid>"),
             f"{route.method} {route.path}",
             getattr(routes, route.view),
             methods=[route.method],
@@ -131,8 +139,10 @@ class _Routes:
         cloud: CloudOf,
         options: ApiOptions,
         *,
+        leases: Leases,
         queue: QueueSettings,
     ) -> None:
+        self._leases = leases
         self._jobs = jobs
         self._ended_trusts = ended_trusts
         self._enforcer = enforcer
@@ -220,7 +230,7 @@ class _Routes:
         self._allow(asking, policies.LIST_ALL if everywhere else policies.LIST)
         found = self._jobs.find(
             project=None if everywhere else asking.project,
-            states=_states(),
+            states=_states(JobState),
             after=flask.request.args.get("marker"),
             limit=_number("limit", ROWS, 1, MOST_ROWS),
             incomplete=True,
@@ -264,6 +274,58 @@ class _Routes:
 
     def release(self, uuid: str) -> Any:
         return self._change(uuid, policies.RELEASE, JobTerm.RELEASED, held=False)
+
+    def create_lease(self) -> Any:
+        asking = _asking()
+        self._allow(asking, policies.LEASE_CREATE)
+        asked = check_lease(bodies.parsed(flask.request.get_data()))
+        return self._shown_lease(self._leases.create(asking.project, asking.user, asked)), 202
+
+    def find_leases(self) -> Any:
+        asking = _asking()
+        everywhere = _flag("all_projects")
+        self._allow(asking, policies.LEASE_LIST_ALL if everywhere else policies.LEASE_LIST)
+        found = self._leases.find(
+            project=None if everywhere else asking.project,
+            states=_states(LeaseState),
+            after=flask.request.args.get("marker"),
+            limit=_number("limit", ROWS, 1, MOST_ROWS),
+        )
+        return {"leases": [self._shown_lease(each)["lease"] for each in found]}
+
+    def show_lease(self, uuid: str) -> Any:
+        return self._shown_lease(self._lease(uuid, policies.LEASE_SHOW))
+
+    def release_lease(self, uuid: str) -> Any:
+        asking = _asking()
+        for _ in range(_TRIES):
+            lease = self._lease(uuid, policies.LEASE_RELEASE)
+            if lease.state is LeaseState.RELEASING:
+                return self._shown_lease(lease), 202
+            if lease.state.final:
+                raise _RefusedError(409, f"Lease {uuid} has ended.")
+            reasons = (Reason(LeaseTerm.RELEASED, asking.user),)
+            try:
+                lease = self._leases.change(lease, life.release, Actor(asking.user), reasons)
+            except LostRaceError:
+                continue
+            return self._shown_lease(lease), 202
+        raise _RefusedError(409, f"Lease {uuid} changes all the time: try again.")
+
+    def _shown_lease(self, lease: StoredLease) -> dict[str, Any]:
+        internals = self._may(_asking(), policies.LEASE_INTERNALS, lease.project)
+        return {"lease": views.lease(lease, internals=internals)}
+
+    def _lease(self, uuid: str, rule: str) -> StoredLease:
+        """Return a lease; one of a project that the user has no rights in is not there."""
+        asking = _asking()
+        lease = self._leases.read(uuid)
+        if lease is None or not self._may(asking, policies.LEASE_SHOW, lease.project):
+            self._allow(asking, rule)
+            raise _RefusedError(404, f"There is no lease {uuid}.")
+        if not self._may(asking, rule, lease.project):
+            raise _forbidden(rule)
+        return lease
 
     def _change(self, uuid: str, rule: str, term: JobTerm, **change: bool) -> Any:
         asking = _asking()
@@ -384,12 +446,12 @@ def _number(name: str, default: int, least: int, most: int) -> int:
     return int(given)
 
 
-def _states() -> tuple[JobState, ...]:
+def _states(known: type[_State]) -> tuple[_State, ...]:
     given = flask.request.args.getlist("state")
-    unknown = [each for each in given if each not in list(JobState)]
+    unknown = [each for each in given if each not in list(known)]
     if unknown:
-        raise InvalidValueError("query state", unknown[0], ", ".join(JobState))
-    return tuple(map(JobState, given)) or tuple(JobState)
+        raise InvalidValueError("query state", unknown[0], ", ".join(known))
+    return tuple(map(known, given)) or tuple(known)
 
 
 def _check_version() -> None:

@@ -20,6 +20,12 @@ LIMITS: Final = "numa_ext:limits:show"
 CANCEL: Final = "numa_ext:jobs:cancel"
 HOLD: Final = "numa_ext:jobs:hold"
 RELEASE: Final = "numa_ext:jobs:release"
+LEASE_CREATE: Final = "numa_ext:leases:create"
+LEASE_LIST: Final = "numa_ext:leases:list"
+LEASE_LIST_ALL: Final = "numa_ext:leases:list:all_projects"
+LEASE_SHOW: Final = "numa_ext:leases:show"
+LEASE_INTERNALS: Final = "numa_ext:leases:show:internals"
+LEASE_RELEASE: Final = "numa_ext:leases:release"
 
 
 def _rule(name: str, check: str, what: str, *operations: tuple[str, str]) -> Any:
@@ -73,6 +79,38 @@ RULES: Final = (
         f"({_MEMBER}) or role:admin",
         "Release a held job.",
         ("POST", "/v1/jobs/{job}/release"),
+    ),
+    _rule(LEASE_CREATE, "role:admin", "Ask for a lease of a remote GPU.", ("POST", "/v1/leases")),
+    _rule(
+        LEASE_LIST,
+        f"({_READER}) or {_EVERYWHERE}",
+        "List leases of the project.",
+        ("GET", "/v1/leases"),
+    ),
+    _rule(
+        LEASE_LIST_ALL,
+        _EVERYWHERE,
+        "List leases of all projects.",
+        ("GET", "/v1/leases?all_projects=true"),
+    ),
+    _rule(
+        LEASE_SHOW,
+        f"({_READER}) or {_EVERYWHERE}",
+        "Show a lease.",
+        ("GET", "/v1/leases/{lease}"),
+    ),
+    _rule(
+        LEASE_INTERNALS,
+        _EVERYWHERE,
+        "See which host lends the GPU of a lease, and which GPU it is.",
+        ("GET", "/v1/leases"),
+        ("GET", "/v1/leases/{lease}"),
+    ),
+    _rule(
+        LEASE_RELEASE,
+        f"({_MEMBER}) or role:admin",
+        "Release a lease.",
+        ("POST", "/v1/leases/{lease}/release"),
     ),
 )
 

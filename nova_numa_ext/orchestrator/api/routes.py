@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from nova_numa_ext.orchestrator.api import answers, schemas
 from nova_numa_ext.policy.jobs.states import JobState
+from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 
 ROWS: Final = 100
 MOST_ROWS: Final = 1000
@@ -28,7 +29,7 @@ class Query:
 class Route:
     """A request.
 
-    :param path: ``{job}`` stands for a job's uuid
+    :param path: ``{job}`` and ``{lease}`` stand for uuids
     :param view: name of what answers it in the application
     :param what: it does, as a sentence
     :param answers: status of success -> schema of its body
@@ -47,6 +48,7 @@ class Route:
 
 
 _NO_JOB: Final = {404: "there is no such job, or it is another project's"}
+_NO_LEASE: Final = {404: "there is no such lease, or it is another project's"}
 _ENDED: Final = {409: "the job has ended"}
 _LIMIT: Final = Query("limit", "rows at most", f"1 to {MOST_ROWS}; {ROWS} if not given")
 
@@ -123,6 +125,41 @@ ROUTES: Final = (
         "Let a job that is held start.",
         {202: answers.JOB},
         _NO_JOB | {409: "the job does not wait"},
+    ),
+    Route(
+        "POST",
+        "/v1/leases",
+        "create_lease",
+        "Ask for a lease of a GPU that another host lends. The engine chooses the GPU and claims it; where none has "
+        "room, the lease ends. Nothing attaches it to a server.",
+        {202: answers.LEASE},
+        body=schemas.LEASE,
+    ),
+    Route(
+        "GET",
+        "/v1/leases",
+        "find_leases",
+        "List the project's leases.",
+        {200: answers.LEASES},
+        queries=(
+            Query("state", "only leases in this state; may be repeated", ", ".join(LeaseState)),
+            _LIMIT,
+            Query(
+                "marker", "only leases after this one", "uuid of the last lease of the page before"
+            ),
+            Query("all_projects", "leases of all projects", "``true`` or ``false``"),
+        ),
+    ),
+    Route(
+        "GET", "/v1/leases/{lease}", "show_lease", "Show a lease.", {200: answers.LEASE}, _NO_LEASE
+    ),
+    Route(
+        "POST",
+        "/v1/leases/{lease}/release",
+        "release_lease",
+        "End a lease. What it holds is free when the host of its GPU serves it no more.",
+        {202: answers.LEASE},
+        _NO_LEASE | {409: "the lease has ended"},
     ),
     Route(
         "GET",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request to submit a job may hold, as JSON schema; errors name the member that is wrong."""
+"""What requests to submit a job or ask for a lease may hold, as JSON schema; errors name the member that is wrong."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -7,13 +7,17 @@ from typing import Any, Final
 import jsonschema
 
 from nova_numa_ext.orchestrator.cloud.servers import LONGEST_NAME, LONGEST_PART_NAME
+from nova_numa_ext.orchestrator.store.leases import LeaseSpec
 from nova_numa_ext.policy.jobs.job import HIGHEST_PRIORITY, LOWEST_PRIORITY, BuildFailure, Scope
 from placement_traits.errors import InvalidValueError
+from placement_traits.names import RemoteGpuApi, ServiceLevel
 
 MOST_PARTS: Final = 16
 MOST_SERVERS: Final = 1024
 _MOST_NETWORKS: Final = 16
 _MOST_EXTRA_SPECS: Final = 64
+# As Placement's amounts.
+_MOST_AMOUNT: Final = 2**31 - 1
 _MOST_SECONDS: Final = 10 * 366 * 86_400
 
 # As nova's names.
@@ -155,7 +159,48 @@ CREATE: Final[Mapping[str, Any]] = {
     },
 }
 
+LEASE: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "required": ["lease"],
+    "additionalProperties": False,
+    "properties": {
+        "lease": {
+            "type": "object",
+            "required": ["memory_mb", "api"],
+            "additionalProperties": False,
+            "properties": {
+                "memory_mb": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": _MOST_AMOUNT,
+                    "description": "of the GPU, MiB",
+                },
+                "api": {"enum": list(RemoteGpuApi), "description": "by which the GPU is used"},
+                "service_level": {
+                    "enum": list(ServiceLevel),
+                    "default": ServiceLevel.SILVER,
+                    "description": "part of the GPU's time",
+                },
+                "network_mbps": {
+                    "type": "integer",
+                    "minimum": 0,
+                    "maximum": _MOST_AMOUNT,
+                    "default": 0,
+                    "description": "promised on the NIC of the GPU's host, MB/s; 0: what others leave",
+                },
+                "pool": {
+                    "type": "string",
+                    "maxLength": 255,
+                    "default": "",
+                    "description": "host whose GPU it must be; any if empty",
+                },
+            },
+        }
+    },
+}
+
 _CHECK: Final = jsonschema.Draft202012Validator(CREATE)
+_CHECK_LEASE: Final = jsonschema.Draft202012Validator(LEASE)
 
 
 def check_create(body: Any) -> Mapping[str, Any]:
@@ -163,11 +208,28 @@ def check_create(body: Any) -> Mapping[str, Any]:
 
     :raises InvalidValueError: names the first member that is wrong, and what is allowed
     """
-    error = jsonschema.exceptions.best_match(_CHECK.iter_errors(body))
-    if error is not None:
-        raise InvalidValueError(error.json_path, error.instance, _allowed(error))
+    _check(_CHECK, body)
     found: Mapping[str, Any] = body["job"]
     return found
+
+
+def check_lease(body: Any) -> LeaseSpec:
+    """Return what a request's body asks for. Errors as of :func:`check_create`."""
+    _check(_CHECK_LEASE, body)
+    asked = body["lease"]
+    return LeaseSpec(
+        asked["memory_mb"],
+        ServiceLevel(asked.get("service_level", ServiceLevel.SILVER)),
+        RemoteGpuApi(asked["api"]),
+        asked.get("network_mbps", 0),
+        asked.get("pool", ""),
+    )
+
+
+def _check(schema: jsonschema.Draft202012Validator, body: Any) -> None:
+    error = jsonschema.exceptions.best_match(schema.iter_errors(body))
+    if error is not None:
+        raise InvalidValueError(error.json_path, error.instance, _allowed(error))
 
 
 def _allowed(error: jsonschema.ValidationError) -> str:

@@ -10,8 +10,10 @@ from typing import Any, Final
 
 from nova_numa_ext.orchestrator.conf import ApiOptions
 from nova_numa_ext.orchestrator.store.jobs import Event, NewJob, StoredJob, StoredPart
+from nova_numa_ext.orchestrator.store.leases import StoredLease
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.jobs.terms import for_tenants, sentence
+from nova_numa_ext.policy.remote_gpu.lease_terms import lease_sentence
 from placement_traits.reason import Reason
 
 _ENGINE: Final = "engine"
@@ -65,6 +67,40 @@ def event(found: Event, *, internals: bool) -> dict[str, Any]:
         "what": found.what,
         "state": found.state,
         "reasons": reasons(found.reasons, internals=internals),
+    }
+
+
+def lease(found: StoredLease, *, internals: bool) -> dict[str, Any]:
+    """Return a lease.
+
+    :param internals: its reader may know which host lends the GPU
+    """
+    return {
+        "id": found.uuid,
+        "project_id": found.project,
+        "user_id": found.user,
+        "server_id": found.server or None,
+        "memory_mb": found.asked.memory_mb,
+        "service_level": found.asked.level,
+        "api": found.asked.api,
+        "network_mbps": found.asked.network_mbps,
+        "pool": found.asked.pool,
+        "state": found.state,
+        "held": found.claimed,
+        "reasons": [
+            {
+                "term": each.term,
+                "value": each.value,
+                "against": each.against,
+                "where": each.where,
+                "sentence": lease_sentence(each),
+            }
+            for each in found.reasons
+        ],
+        "host": (found.lease.gpu_host or None) if internals else None,
+        "gpu": (found.gpu or None) if internals else None,
+        "created_at": found.created_at,
+        "ended_at": found.ended_at,
     }
 
 

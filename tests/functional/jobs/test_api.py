@@ -23,13 +23,16 @@ from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database, DatabaseError
 from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
 from nova_numa_ext.orchestrator.store.leader import Election
+from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.jobs.queue import QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import OPEN, TENANTS_SENTENCES, JobTerm, for_tenants
 from nova_numa_ext.policy.jobs.terms import sentence as sentence_of
+from nova_numa_ext.policy.remote_gpu import leases as life
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
+from placement_traits.names import RemoteGpuApi, ServiceLevel
 from placement_traits.reason import Reason
 from tests.support.jobs_database import new_job
 from tests.support.jobs_world import World
@@ -55,6 +58,9 @@ BODY = {
     }
 }
 
+
+LEASE = LeaseSpec(1000, ServiceLevel.SILVER, RemoteGpuApi.OPENCL)
+LEASE_BODY = {"lease": {"memory_mb": 1000, "api": "opencl", "service_level": "silver"}}
 
 FLAVORS = {
     "big": UserFlavor("flavor-1", 4, 1024, 12, 10, {"hw:mem_page_size": "any"}),
@@ -171,7 +177,13 @@ def client_of(jobs, cloud, queue=None, rules=(), **options):
     enforcer.set_rules(policy.Rules.from_dict(dict(rules)), overwrite=False, use_conf=True)
     ended = EndedTrusts(jobs._database)
     made = app.make(
-        jobs, ended, enforcer, lambda _environ: cloud, ApiOptions(**options), queue=queue
+        jobs,
+        ended,
+        enforcer,
+        lambda _environ: cloud,
+        ApiOptions(**options),
+        leases=Leases(jobs._database),
+        queue=queue,
     )
     made.after_request(as_declared)
     return made.test_client()
@@ -338,6 +350,12 @@ ROUTES = {
     "release": ("POST", "/v1/jobs/{job}/release"),
     "cancel": ("POST", "/v1/jobs/{job}/cancel"),
     "limits": ("GET", "/v1/limits"),
+    "lease": ("POST", "/v1/leases"),
+    "leases": ("GET", "/v1/leases"),
+    "all leases": ("GET", "/v1/leases?all_projects=true"),
+    "a lease": ("GET", "/v1/leases/{lease}"),
+    "give back": ("POST", "/v1/leases/{lease}/release"),
+    "no lease": ("GET", "/v1/leases/none"),
     "not there": ("GET", "/v1/jobs/none"),
     "versions": ("GET", "/"),
 }
@@ -353,6 +371,12 @@ TABLE = """
                release     403    202    202   403     404   403     403    401
                cancel      403    202    202   403     404   403     403    401
                limits      200    200    200   200     200   403     403    401
+               lease       403    403    202   403     403   403     403    401
+               leases      200    200    200   200     200   403     403    401
+               all leases  403    403    200   200     403   403     403    401
+               a lease     200    200    200   200     404   403     403    401
+               give back   403    202    202   403     404   403     403    401
+               no lease    404    404    404   404     404   403     403    401
                not there   404    404    404   404     404   403     403    401
                versions    200    200    200   200     200   200     200    200
 """
@@ -369,19 +393,21 @@ def test_who_may_do_what(client, jobs, route, expected):
     found = []
     for who in WHO:
         job = jobs.create(new_job())
-        sent = {"json": body} if path == "/v1/jobs" and method == "POST" else {}
-        found.append(
-            client.open(path.format(job=job.uuid), method=method, headers=who, **sent).status_code
-        )
+        lease = Leases(jobs._database).create("project-1", "user-1", LEASE)
+        bodies = {"/v1/jobs": body, "/v1/leases": LEASE_BODY} if method == "POST" else {}
+        sent = {"json": bodies[path]} if path in bodies else {}
+        there = path.format(job=job.uuid, lease=lease.uuid)
+        found.append(client.open(there, method=method, headers=who, **sent).status_code)
     assert found == expected
+
+
+def uuid_in(path):
+    return path.partition("?")[0].replace("{job}", "<uuid>").replace("{lease}", "<uuid>")
 
 
 def test_the_table_is_of_every_route_and_every_rule(client):
     assert set(ROUTES) == {name for name, _ in ROWS}
-    tried = {
-        (method, path.partition("?")[0].replace("{job}", "<uuid>"))
-        for method, path in ROUTES.values()
-    }
+    tried = {(method, uuid_in(path)) for method, path in ROUTES.values()}
     made = {
         (method, rule.rule)
         for rule in client.application.url_map.iter_rules()
@@ -392,7 +418,7 @@ def test_the_table_is_of_every_route_and_every_rule(client):
         ("GET", "/")
     }
     documented = {
-        (each["method"], each["path"].partition("?")[0].replace("{job}", "<uuid>"))
+        (each["method"], uuid_in(each["path"]))
         for rule in policies.RULES
         for each in rule.operations
     }
@@ -1054,3 +1080,36 @@ def test_none_of_many_bodies_is_answered_with_a_fault_of_ours(database, cloud):
     jobs = Jobs(database)
     seen = _submitted(jobs, cloud, 100_000)
     assert seen[201] >= _all_shown(jobs, cloud) > 0
+
+
+@pytest.mark.parametrize(
+    ("lease", "said"),
+    [
+        ({}, "memory_mb, api"),
+        ({"memory_mb": 0, "api": "cuda"}, "minimum 1"),
+        ({"memory_mb": 1, "api": "vulkan"}, "opencl"),
+        ({"memory_mb": 1, "api": "cuda", "count": 2}, "only api, memory_mb"),
+    ],
+    ids=["empty", "zero", "api", "unknown"],
+)
+def test_a_lease_that_cannot_be_is_a_sentence(client, lease, said):
+    answer = client.post("/v1/leases", json={"lease": lease}, headers=ADMIN)
+    assert answer.status_code == 400
+    assert said in detail(answer)
+
+
+def test_tenants_see_their_lease_and_not_its_host(client, jobs):
+    leases = Leases(jobs._database)
+    stored = leases.create("project-1", "user-1", LEASE)
+    leases.choose(stored, "g1", "gpu-1", {"gpu-1": {"CUSTOM_X": 1}}, Actor("engine"))
+    path = f"/v1/leases/{stored.uuid}"
+    hosts = [client.get(path, headers=who).json["lease"]["host"] for who in (MEMBER, ADMIN)]
+    assert hosts == [None, "g1"]
+    released = client.post(f"{path}/release", headers=MEMBER)
+    again = client.post(f"{path}/release", headers=MEMBER)
+    assert released.json == again.json
+    assert released.json["lease"]["state"] == "releasing"
+    leases.change(leases.read(stored.uuid), life.end, Actor("engine"))
+    assert "has ended" in detail(client.post(f"{path}/release", headers=MEMBER))
+    answer = client.get("/v1/leases?state=running", headers=MEMBER)
+    assert "reserved" in detail(answer)

@@ -13,12 +13,13 @@ from keystoneauth1.exceptions import ConnectFailure, EndpointNotFound
 from oslo_config import cfg
 from oslo_policy import policy
 
-from nova_numa_ext.cli import job, job_plot, job_request
+from nova_numa_ext.cli import job, job_plot, job_request, lease
 from nova_numa_ext.cli.jobs_client import JobRefusedError, JobsClient
 from nova_numa_ext.orchestrator.api import app, policies
 from nova_numa_ext.orchestrator.cloud.user import ProjectQuota, UserFlavor, UserImage, UserNetwork
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
+from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
@@ -81,7 +82,10 @@ def client(jobs):
     enforcer = policy.Enforcer(conf)
     conf([], default_config_files=[])
     enforcer.register_defaults(policies.RULES)
-    made = app.make(jobs, EndedTrusts(jobs._database), enforcer, lambda _environ: CLOUD)
+    database = jobs._database
+    made = app.make(
+        jobs, EndedTrusts(database), enforcer, lambda _environ: CLOUD, leases=Leases(database)
+    )
     return made.test_client()
 
 
@@ -368,3 +372,23 @@ def test_without_matplotlib_a_plot_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(CapabilityMissingError, match="matplotlib is not installed"):
         job_plot.draw(JOBS, 150.0, tmp_path / "queue.png")
+
+
+def test_a_lease_is_asked_for_listed_shown_and_released(shell, client):
+    """Only administrators ask for one, and see its host."""
+    words = ["--memory-mb", "1000", "--api", "opencl", "--pool", "g1", "-f", "json"]
+    with pytest.raises(JobRefusedError, match="numa_ext:leases:create"):
+        shell(lease.CreateLease, *words)
+    admin = Adapter(client, "admin", "member", "reader")
+    made = json.loads(shell(lease.CreateLease, *words, adapter=admin)[1])
+    assert (made["state"], made["held"], made["pool"]) == ("reserved", False, "g1")
+    assert made["reasons"] == "asked for by user-1"
+    (row,) = json.loads(shell(lease.ListLease, "--state", "reserved", "-f", "json")[1])
+    assert (row["ID"], row["GPU memory MiB"], row["Level"]) == (made["id"], 1000, "silver")
+    assert json.loads(shell(lease.ShowLease, made["id"], "-f", "json")[1]) == made
+    code, text, _ = shell(lease.ReleaseLease, made["id"], "none", "-f", "json")
+    rows = json.loads(text)
+    assert (code, rows[0]["State"]) == (1, "releasing")
+    assert "There is no lease none" in rows[1]["Result"]
+    (row,) = json.loads(shell(lease.ListLease, "--all-projects", "-f", "json", adapter=admin)[1])
+    assert (row["State"], row["Why"]) == ("releasing", "released by user-1")

@@ -26,6 +26,7 @@ ELSEWHERE = (
     ("job",),
     ("fabric",),
     ("pool",),
+    ("lease",),
 )
 
 

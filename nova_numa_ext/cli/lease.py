@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack numa lease …``: GPUs of other hosts that projects hold. Nothing attaches them to servers yet."""
+
+import argparse
+from datetime import UTC, datetime
+from typing import Any
+
+from osc_lib.command import command
+
+from nova_numa_ext.cli import formatting
+from nova_numa_ext.cli.jobs_client import JobsClient, Lease
+from nova_numa_ext.policy.remote_gpu.leases import LeaseState
+from placement_traits.command_line import whole_from
+from placement_traits.errors import NumaExtError
+from placement_traits.names import RemoteGpuApi, ServiceLevel
+
+_MOST = 2**31 - 1
+
+
+class CreateLease(command.ShowOne):  # type: ignore[misc]
+    """Ask for a lease of a GPU that another host lends; where none has room, it ends at once."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add what is asked for."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--memory-mb",
+            type=whole_from(1, _MOST),
+            required=True,
+            metavar="<MiB>",
+            help="Memory of the GPU",
+        )
+        parser.add_argument(
+            "--api",
+            choices=[each.value for each in RemoteGpuApi],
+            required=True,
+            help="By which the GPU is used",
+        )
+        parser.add_argument(
+            "--service-level",
+            choices=[each.value for each in ServiceLevel],
+            default=ServiceLevel.SILVER.value,
+            help="Part of its time (default: silver)",
+        )
+        parser.add_argument(
+            "--network-mbps",
+            type=whole_from(0, _MOST),
+            default=0,
+            metavar="<MB/s>",
+            help="Promised on the NIC of its host (default: 0, what others leave)",
+        )
+        parser.add_argument(
+            "--pool", default="", metavar="<host>", help="Host whose GPU it must be (default: any)"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and values."""
+        asked = ("memory_mb", "api", "service_level", "network_mbps", "pool")
+        body = {name: getattr(parsed_args, name) for name in asked}
+        return _shown(_client(self).create_lease(body))
+
+
+class ListLease(command.Lister):  # type: ignore[misc]
+    """List leases, oldest first; hosts are shown to administrators only."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add filters."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--state",
+            action="append",
+            default=[],
+            choices=[state.value for state in LeaseState],
+            help="Only leases of this state; can be given several times",
+        )
+        parser.add_argument(
+            "--all-projects", action="store_true", help="Leases of all projects (admin or service)"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows."""
+        columns = (
+            "ID",
+            "State",
+            "Held",
+            "GPU memory MiB",
+            "Level",
+            "API",
+            "Host",
+            "Project",
+            "Why",
+        )
+        found = _client(self).leases(parsed_args.state, all_projects=parsed_args.all_projects)
+        return columns, [
+            (
+                each["id"],
+                each["state"],
+                each["held"],
+                each["memory_mb"],
+                each["service_level"],
+                each["api"],
+                each["host"] or "",
+                each["project_id"],
+                formatting.folded(_why(each), parsed_args),
+            )
+            for each in found
+        ]
+
+
+class ShowLease(command.ShowOne):  # type: ignore[misc]
+    """Show a lease."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the lease."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("lease", metavar="<lease>", help="Lease, by id")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and values."""
+        return _shown(_client(self).lease(parsed_args.lease))
+
+
+class ReleaseLease(command.Lister):  # type: ignore[misc]
+    """End leases: what they hold is free when the host of their GPU serves them no more."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the leases."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("lease", metavar="<lease>", nargs="+", help="Lease, by id")
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Return 1 where a lease could not be released."""
+        self._failed = False
+        return int(super().run(parsed_args)) or int(self._failed)
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows; a lease that refuses leaves the others as they are."""
+        rows = []
+        for uuid in parsed_args.lease:
+            try:
+                rows.append((uuid, _client(self).release_lease(uuid)["state"], "done"))
+            except NumaExtError as error:
+                self._failed = True
+                rows.append((uuid, "", formatting.folded(str(error), parsed_args)))
+        return ("Lease", "State", "Result"), rows
+
+
+def _client(shell_command: Any) -> JobsClient:
+    found: JobsClient = shell_command.app.client_manager.numa.jobs()
+    return found
+
+
+def _shown(lease: Lease) -> tuple[Any, Any]:
+    values = {**lease, "reasons": _why(lease)}
+    for key in ("created_at", "ended_at"):
+        if values[key] is not None:
+            values[key] = f"{datetime.fromtimestamp(values[key], UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return tuple(values), tuple(values.values())
+
+
+def _why(lease: Lease) -> str:
+    return "; ".join(each["sentence"] for each in lease["reasons"])
