@@ -97,7 +97,8 @@ def _limits(schema: Mapping[str, Any]) -> Iterator[str]:
         if word in schema:
             yield f"{text} {schema[word]:,}"
     if "default" in schema:
-        yield f"``{str(schema['default']).lower()}`` if not given"
+        default = str(schema["default"]).lower()
+        yield f"``{default}`` if not given" if default else "empty if not given"
 
 
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
