@@ -147,12 +147,12 @@ class SchedulerCloud:
         cpus = node.vcpus if node is not None else 8
         node = node or compute_node(name, **compute)
         self.hosts.computes.append(node)
-        self.once((name, node.uuid, cpus), lambda: self.root(name, node.uuid, cpus))
+        self.once((name, node.uuid, cpus), lambda: self.root_provider(name, node.uuid, cpus))
         if agent:
             self.publish(name, topology)
         return node
 
-    def root(self, name, root, cpus):
+    def root_provider(self, name, root, cpus):
         """Make a root provider as nova-compute does."""
         self.placement.post("/resource_providers", {"name": name, "uuid": root})
         totals = {"VCPU": cpus, "PCPU": cpus, "MEMORY_MB": 8192, "DISK_GB": 100}
