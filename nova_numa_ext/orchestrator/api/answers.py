@@ -153,7 +153,13 @@ _LEASE: Final = _object(
         "type": ["string", "null"],
         "description": "server that it is for; null: none is named",
     },
-    **_ASKED_LEASE["properties"],
+    **{
+        **_ASKED_LEASE["properties"],
+        "pool": {
+            "type": ["string", "null"],
+            "description": "host whose GPU it must be, empty: any; null: hidden",
+        },
+    },
     state={"enum": list(LeaseState), "description": "where it is in its life"},
     held=_flag("Placement holds its claim"),
     reasons=_REASONS,

@@ -102,7 +102,7 @@ RULES: Final = (
     _rule(
         LEASE_INTERNALS,
         _EVERYWHERE,
-        "See which host lends the GPU of a lease, and which GPU it is.",
+        "See which host a lease is asked of, which lends the GPU, which GPU it is, and who else released it.",
         ("GET", "/v1/leases"),
         ("GET", "/v1/leases/{lease}"),
     ),

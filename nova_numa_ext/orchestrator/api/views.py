@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs, parts and events as the API shows them; times in seconds since 1970.
+"""Jobs, parts, events and leases as the API shows them; times in seconds since 1970.
 
-What ``internals`` are, and what is shown without them, is written in :mod:`nova_numa_ext.policy.jobs.terms`.
+What ``internals`` are, and what is shown without them, is written in :mod:`nova_numa_ext.policy.jobs.terms`, and of
+leases in :mod:`nova_numa_ext.policy.remote_gpu.lease_terms`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from nova_numa_ext.orchestrator.conf import ApiOptions
@@ -13,7 +15,7 @@ from nova_numa_ext.orchestrator.store.jobs import Event, NewJob, StoredJob, Stor
 from nova_numa_ext.orchestrator.store.leases import StoredLease
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.jobs.terms import for_tenants, sentence
-from nova_numa_ext.policy.remote_gpu.lease_terms import lease_sentence
+from nova_numa_ext.policy.remote_gpu.lease_terms import lease_for_tenants, lease_sentence
 from placement_traits.reason import Reason
 
 _ENGINE: Final = "engine"
@@ -73,7 +75,7 @@ def event(found: Event, *, internals: bool) -> dict[str, Any]:
 def lease(found: StoredLease, *, internals: bool) -> dict[str, Any]:
     """Return a lease.
 
-    :param internals: its reader may know which host lends the GPU
+    :param internals: its reader may know hosts, such as that which lends the GPU, and users of other projects
     """
     return {
         "id": found.uuid,
@@ -84,19 +86,15 @@ def lease(found: StoredLease, *, internals: bool) -> dict[str, Any]:
         "service_level": found.asked.level,
         "api": found.asked.api,
         "network_mbps": found.asked.network_mbps,
-        "pool": found.asked.pool,
+        "pool": found.asked.pool if internals else None,
         "state": found.state,
         "held": found.claimed,
-        "reasons": [
-            {
-                "term": each.term,
-                "value": each.value,
-                "against": each.against,
-                "where": each.where,
-                "sentence": lease_sentence(each),
-            }
-            for each in found.reasons
-        ],
+        "reasons": reasons(
+            found.reasons,
+            internals=internals,
+            operators=lease_sentence,
+            tenants=partial(lease_for_tenants, user=found.user),
+        ),
         "host": (found.lease.gpu_host or None) if internals else None,
         "gpu": (found.gpu or None) if internals else None,
         "created_at": found.created_at,
@@ -120,9 +118,19 @@ def queue_limits(found: Limits, jobs: int, servers: int) -> list[dict[str, Any]]
     ]
 
 
-def reasons(found: Sequence[Reason], *, internals: bool) -> list[dict[str, Any]]:
-    """Return reasons as data, each with its sentence."""
-    shown = [(each, sentence(each)) if internals else for_tenants(each) for each in found]
+def reasons(
+    found: Sequence[Reason],
+    *,
+    internals: bool,
+    operators: Callable[[Reason], str] = sentence,
+    tenants: Callable[[Reason], tuple[Reason, str]] = for_tenants,
+) -> list[dict[str, Any]]:
+    """Return reasons as data, each with its sentence.
+
+    :param operators: makes the sentence for who may see internals
+    :param tenants: makes what others may know of a reason, and the sentence for them
+    """
+    shown = [(each, operators(each)) if internals else tenants(each) for each in found]
     return [
         {
             "term": each.term,

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why a lease of a remote GPU is where it is: the terms of its reasons, each with the sentence for people.
 
-None of them names a host or another project: tenants may read them.
+None of them names a host or another project. Which user asked for a lease tenants may read, and of no other one.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -32,6 +33,27 @@ LEASE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
+OTHERS_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        LeaseTerm.ASKED: "asked for by another user",
+        LeaseTerm.RELEASED: "released by another user",
+    }
+)
+"""What tenants read of the terms that name a user, where it is not the lease's own."""
+
+
 def lease_sentence(reason: Reason) -> str:
     """Return a reason as a sentence for people."""
     return reasons.sentence(reason, LEASE_SENTENCES)
+
+
+def lease_for_tenants(reason: Reason, user: str) -> tuple[Reason, str]:
+    """Return what tenants may know of a reason, with its sentence; of a term that is not known here, its name.
+
+    :param user: who asked for the lease
+    """
+    if reason.term not in LEASE_SENTENCES:
+        return Reason(reason.term, ""), str(reason.term)
+    if reason.term in OTHERS_SENTENCES and reason.value != user:
+        return replace(reason, value=""), OTHERS_SENTENCES[reason.term]
+    return reason, lease_sentence(reason)

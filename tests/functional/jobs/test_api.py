@@ -1098,6 +1098,37 @@ def test_a_lease_that_cannot_be_is_a_sentence(client, lease, said):
     assert said in detail(answer)
 
 
+def test_only_operators_see_which_host_was_asked_for_and_who_else_released(client, jobs):
+    asked = {"lease": {**LEASE_BODY["lease"], "pool": "g1"}}
+    made = client.post("/v1/leases", json=asked, headers=ADMIN).json
+    assert made["lease"]["pool"] == "g1"
+    stored = Leases(jobs._database).create("project-1", "user-1", replace(LEASE, pool="g1"))
+    path = f"/v1/leases/{stored.uuid}"
+    assert '"pool":"g1"' in client.get(path, headers=ADMIN).get_data(as_text=True)
+    for each in (path, "/v1/leases"):
+        text = client.get(each, headers=MEMBER).get_data(as_text=True)
+        assert "g1" not in text
+        assert "asked for by user-1" in text, "that is the user's own"
+    released = client.post(f"{path}/release", headers=ADMIN)
+    assert released.json["lease"]["reasons"][0]["sentence"] == "released by admin-1"
+    shown = client.get(path, headers=MEMBER).json["lease"]["reasons"]
+    assert (shown[0]["value"], shown[0]["sentence"]) == ("", "released by another user")
+
+
+def test_of_a_term_of_another_release_tenants_read_its_name(client, jobs):
+    leases = Leases(jobs._database)
+    stored = leases.create("project-1", "user-1", LEASE)
+    leases.change(stored, life.release, Actor("engine"), (Reason("moved_away", "g1", 2, "g2"),))
+    (shown,) = client.get(f"/v1/leases/{stored.uuid}", headers=MEMBER).json["lease"]["reasons"]
+    assert shown == {
+        "term": "moved_away",
+        "value": "",
+        "against": "",
+        "where": "",
+        "sentence": "moved_away",
+    }
+
+
 def test_tenants_see_their_lease_and_not_its_host(client, jobs):
     leases = Leases(jobs._database)
     stored = leases.create("project-1", "user-1", LEASE)

@@ -385,7 +385,9 @@ def test_a_lease_is_asked_for_listed_shown_and_released(shell, client):
     assert made["reasons"] == "asked for by user-1"
     (row,) = json.loads(shell(lease.ListLease, "--state", "reserved", "-f", "json")[1])
     assert (row["ID"], row["GPU memory MiB"], row["Level"]) == (made["id"], 1000, "silver")
-    assert json.loads(shell(lease.ShowLease, made["id"], "-f", "json")[1]) == made
+    shown = [made["id"], "-f", "json"]
+    assert json.loads(shell(lease.ShowLease, *shown, adapter=admin)[1]) == made
+    assert json.loads(shell(lease.ShowLease, *shown)[1]) == {**made, "pool": None}
     code, text, _ = shell(lease.ReleaseLease, made["id"], "none", "-f", "json")
     rows = json.loads(text)
     assert (code, rows[0]["State"]) == (1, "releasing")
