@@ -214,6 +214,17 @@ class PlacementFabrics:
                             found[claim.consumer] = claim
         return [found[consumer] for consumer in sorted(found)]
 
+    def hosts(self, amounts: Amounts) -> frozenset[str]:
+        """Return the compute nodes on the leafs of which there is something among some amounts."""
+        found = set()
+        for fabric in self.read():
+            held = fabric.held(amounts)
+            for trait, leaf in fabric.leaf_of_trait.items():
+                if leaf in held:
+                    below = self._client.get(f"/resource_providers?required={trait}")
+                    found |= {each["name"] for each in below["resource_providers"]}
+        return frozenset(found - set(self._name_of.values()))
+
     def named(self, amounts: Amounts) -> dict[str, Mapping[str, int]]:
         """Return amounts by the names of providers; one of no fabric that was read has its uuid."""
         return {self._name_of.get(uuid, uuid): held for uuid, held in amounts.items()}

@@ -221,7 +221,7 @@ class Cloud:
 
     def group_members(self, group: str) -> list[GroupMember]:
         """Return the servers of a server group; none where nova does not know it."""
-        return NovaServers(self._connection.compute).members(group)
+        return NovaServers(self._connection.compute).members(group) or []
 
     def group_project(self, group: str) -> str:
         """Return whose a server group is, '' where nova does not know it."""
@@ -235,9 +235,19 @@ class Cloud:
         return frozenset(self._get(f"/resource_providers/{root['uuid']}/traits")["traits"])
 
     def sweep_fabrics(self, *, dry_run: bool) -> Iterator[tuple[Claim, SweepResult]]:
-        """Release what dead server groups hold of fabrics; yield each group's claim with what became of it."""
-        nova = NovaServers(self._connection.compute)
-        return sweep(PlacementFabrics(self._placement), nova, dry_run=dry_run)
+        """Release what dead server groups hold of fabrics; yield each group's claim with what became of it.
+
+        A group that nova does not know keeps its claim while a server of its project is on a host of its leafs.
+        """
+        nova, fabrics = NovaServers(self._connection.compute), PlacementFabrics(self._placement)
+
+        def may_be_used(claim: Claim) -> bool:
+            hosts = fabrics.hosts(claim.amounts)
+            return any(
+                server.project == claim.project and server.host in hosts for server in nova.all()
+            )
+
+        return sweep(fabrics, nova, dry_run=dry_run, may_be_used=may_be_used)
 
     def nova_aggregates(self) -> list[NovaAggregate]:
         """Return nova's aggregates; raises openstacksdk's error where this user may not see them."""

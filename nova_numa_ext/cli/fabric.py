@@ -24,6 +24,7 @@ _SWEPT: Final = {
     SweepResult.RELEASED: "released",
     SweepResult.WOULD: "would be released",
     SweepResult.ALIVE: "in use",
+    SweepResult.UNKNOWN: "left: nova does not know the group, and servers of its project are on its leafs",
     SweepResult.CHANGED: "has changed meanwhile; run again",
 }
 
@@ -190,7 +191,8 @@ class SweepFabric(command.Lister):  # type: ignore[misc]
     """Release what server groups hold of fabrics and no server of theirs uses or waits for any more.
 
     Such claims are left where nova-scheduler is killed between claiming leafs and placing servers. Groups with a server
-    that is on a host, is being placed or is shelved keep what they hold.
+    that is on a host, is being placed or is shelved keep what they hold; so does a group that nova does not know while
+    a server of its project is on a host of its leafs.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -32,6 +32,10 @@ _DESCRIPTION = (
 
 
 _SWEPT: Final = {SweepResult.RELEASED: HealResult.DONE, SweepResult.WOULD: HealResult.WOULD}
+_UNKNOWN: Final = (
+    "nova does not know the server group, and its servers may still run; "
+    "openstack numa fabric sweep releases what no server of its project stands on"
+)
 _NO_SERVER: Final = "no server of the group is on a host or will be"
 
 
@@ -130,12 +134,17 @@ def healer(conf: cfg.ConfigOpts) -> Healer:
 
 
 def _of_groups(conf: cfg.ConfigOpts, *, write: bool) -> Iterator[Row]:
-    """Let server groups without a server give back what they hold of fabrics; yield those that do."""
+    """Let server groups without a server give back what they hold of fabrics; yield those that do.
+
+    Those that nova does not know are left, and yielded, too.
+    """
     fabrics = PlacementFabrics(PlacementClient(endpoints.placement(conf)))
     servers = NovaServers(endpoints.compute(conf))
     for claim, result in sweep(fabrics, servers, dry_run=not write):
-        if result in _SWEPT:
-            held = fabrics.named(claim.amounts)
+        held = fabrics.named(claim.amounts)
+        if result is SweepResult.UNKNOWN:
+            yield Row(HealResult.LEFT, "-", "", claim.consumer, held, held, _UNKNOWN)
+        elif result in _SWEPT:
             yield Row(_SWEPT[result], "-", "", claim.consumer, held, {}, _NO_SERVER)
 
 

@@ -5,9 +5,12 @@ nova-scheduler claims leafs for a group before its servers have hosts. Where all
 killed, the claim stays; this finds it. A group is alive while one of its members is on a host, or is still to be
 placed: nova-api makes a request's servers members before nova-scheduler sees the request. Members that failed stay in
 the group, in ERROR and without a host.
+
+Nova lets a group be deleted while its servers run, and does not show then whose members they were. So what a group
+holds that nova does not know is left, unless who sweeps can see where the servers of its project are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
@@ -23,6 +26,7 @@ class SweepResult(StrEnum):
     RELEASED = "released"
     WOULD = "would"  # a dry run
     ALIVE = "alive"
+    UNKNOWN = "unknown"  # to nova, and servers may use it
     CHANGED = "changed"  # meanwhile; it is looked at in the next run
 
 
@@ -48,8 +52,8 @@ class GroupMember:
 class GroupMembers(Protocol):
     """Nova's server groups."""
 
-    def members(self, group: str) -> list[GroupMember]:
-        """Return the members of a group that are not deleted; none where there is no such group."""
+    def members(self, group: str) -> list[GroupMember] | None:
+        """Return the members of a group that are not deleted; None where nova does not know the group."""
 
 
 class GroupClaims(Protocol):
@@ -63,16 +67,24 @@ class GroupClaims(Protocol):
 
 
 def sweep(
-    claims: GroupClaims, servers: GroupMembers, *, dry_run: bool = False
+    claims: GroupClaims,
+    servers: GroupMembers,
+    *,
+    dry_run: bool = False,
+    may_be_used: Callable[[Claim], bool] | None = None,
 ) -> Iterator[tuple[Claim, SweepResult]]:
     """Look at the claim of each group; yield it with what became of it.
 
     Members are read after the claim: a claim that is released was held when none of them was alive.
 
     :param dry_run: nothing is released
+    :param may_be_used: whether a server may use the claim of a group that nova does not know; None: each may
     """
     for claim in claims.all():
-        if any(member.is_live for member in servers.members(claim.consumer)):
+        members = servers.members(claim.consumer)
+        if members is None and (may_be_used is None or may_be_used(claim)):
+            yield claim, SweepResult.UNKNOWN
+        elif any(member.is_live for member in members or ()):
             yield claim, SweepResult.ALIVE
         elif dry_run:
             yield claim, SweepResult.WOULD

@@ -101,11 +101,13 @@ class NovaServers:
             ServerCell(node["host_node"], tuple(node["cpu_pinning"].values())) for node in nodes
         )
 
-    def members(self, group: str) -> list[GroupMember]:
-        """Return the members of a server group that are not deleted; none where nova does not know the group."""
+    def members(self, group: str) -> list[GroupMember] | None:
+        """Return the members of a server group that are not deleted; None where nova does not know the group."""
         body = self._get(f"/os-server-groups/{group}")
+        if body is None:
+            return None
         found = []
-        for uuid in body["server_group"]["members"] if body is not None else ():
+        for uuid in body["server_group"]["members"]:
             shown = self._get(f"/servers/{uuid}")
             if shown is not None:
                 server = shown["server"]

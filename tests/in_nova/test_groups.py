@@ -90,6 +90,15 @@ class Groups(NovaCloud):
         assert self.swept() == [SweepResult.RELEASED]
         assert self.held() == {}
 
+    def test_a_group_that_is_deleted_while_its_servers_run_keeps_what_it_holds(self):
+        group = self.group()
+        servers = self.members(group, 4)
+        self.api.delete_server_group(group)
+        assert self.swept() == [SweepResult.UNKNOWN]
+        for server in servers:
+            self._delete_server(server)
+        assert {*self.held()} == {group}
+
     def test_a_member_that_moves_stays_on_the_groups_leafs(self):
         servers = self.members(self.group(), 2)
         before = self.host_of(servers[0])

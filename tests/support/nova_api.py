@@ -45,6 +45,7 @@ def shown(server, host, *, cells=None, image=True, **changes):
 class NovaApi:
     """Servers and migrations by id; a test changes them as nova would.
 
+    :ivar groups: server groups, each with its members' uuids
     :ivar asked: paths that were asked for
     :ivar fault: when set, called with each path; what it returns is the answer
     """
@@ -53,6 +54,7 @@ class NovaApi:
         self.servers = {}
         self.migrations = []
         self.flavors = []
+        self.groups = {}
         self.asked = []
         self.fault = None
 
@@ -85,7 +87,8 @@ class NovaApi:
             found = [m for m in self.migrations if asked in (None, m["instance_uuid"])]
             return {"migrations": found if asked else self._page(found, "uuid", query)}
         if path.startswith("/os-server-groups/"):
-            return None  # it has none
+            members = self.groups.get(path.rpartition("/")[2])
+            return None if members is None else {"server_group": {"members": members}}
         _, uuid, topology = re.fullmatch(r"(/servers/)([^/]+)(/topology)?", path).groups()
         server = self.servers.get(uuid)
         if server is None:

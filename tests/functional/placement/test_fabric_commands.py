@@ -116,8 +116,9 @@ def test_aggregates_of_nova_are_a_source(cloud):
 class NovaWithGroups(Compute):
     """Nova as an administrator sees it: members of server groups by group, servers by uuid."""
 
-    def __init__(self, members, statuses):
+    def __init__(self, members, statuses, on_hosts=()):
         super().__init__([])
+        self._on_hosts = on_hosts  # (project, host)
         self._of = {f"/os-server-groups/{group}": {"server_group": {"members": uuids}}
                     for group, uuids in members.items()}  # fmt: skip
         self._of |= {f"/servers/{uuid}": {"server": {"status": status}}
@@ -126,18 +127,53 @@ class NovaWithGroups(Compute):
     def request(self, url, method, **_options):
         assert method == "GET"
         body = self._of.get(url)
+        if url.startswith("/servers/detail"):
+            last = "marker" in url
+            body = {"servers": [] if last else [_on(*each) for each in self._on_hosts]}
         return SimpleNamespace(status_code=404 if body is None else 200, json=lambda: body, text="")
+
+
+def _on(project, host):
+    """A server as nova lists it."""
+    sizes = dict.fromkeys(("vcpus", "ram", "disk", "ephemeral", "swap"), 1)
+    place = {"OS-EXT-SRV-ATTR:hypervisor_hostname": host, "OS-EXT-STS:task_state": None}
+    whose = {"tenant_id": project, "user_id": "user"}
+    return {
+        "id": "s",
+        "name": "s",
+        "status": "ACTIVE",
+        "flavor": sizes,
+        "image": "",
+        **place,
+        **whose,
+    }
+
+
+def hold(cloud, group, leaf, project=None):
+    """Let a group hold the whole of a leaf."""
+    provider = cloud.client.provider_named(leaf)["uuid"]
+    (whole,) = cloud.client.get(f"/resource_providers/{provider}/inventories")["inventories"]
+    owner = (project or str(uuid.uuid4()), str(uuid.uuid4()))
+    ClaimStore(cloud.client).write(Claim(group, GROUP_CONSUMER, *owner, {provider: {whole: 4}}))
+
+
+def test_a_deleted_group_is_swept_when_no_server_of_its_project_is_on_its_leafs(cloud):
+    call(cloud, ApplyFabric, cloud.plan)
+    group, project = str(uuid.uuid4()), str(uuid.uuid4())
+    hold(cloud, group, "net:train:l1", project)
+    swept = []
+    for on_hosts in ([(project, "h1")], [("other", "h1"), (project, "h5")]):
+        (row,) = run(SweepFabric, cloud, NovaWithGroups({}, {}, on_hosts))[1]
+        swept.append(row["Result"])
+    assert swept[0].startswith("left: nova does not know the group")
+    assert swept[1] == "released"
 
 
 def test_a_group_without_living_servers_is_swept_from_its_leafs(cloud):
     call(cloud, ApplyFabric, cloud.plan)
     dead, alive = str(uuid.uuid4()), str(uuid.uuid4())
-    claims = ClaimStore(cloud.client)
-    for group, leaf in ((dead, "net:train:l1"), (alive, "net:train:l2")):
-        provider = cloud.client.provider_named(leaf)["uuid"]
-        (whole,) = cloud.client.get(f"/resource_providers/{provider}/inventories")["inventories"]
-        held = {provider: {whole: 4}}
-        claims.write(Claim(group, GROUP_CONSUMER, str(uuid.uuid4()), str(uuid.uuid4()), held))
+    hold(cloud, dead, "net:train:l1")
+    hold(cloud, alive, "net:train:l2")
     nova = NovaWithGroups({dead: ["a"], alive: ["b"]}, {"a": "ERROR", "b": "BUILD"})
     for words, result in ((["--dry-run"], "would be released"), ([], "released"), ([], None)):
         rows = {

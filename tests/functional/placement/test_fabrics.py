@@ -41,7 +41,7 @@ def fabrics(cloud):
 
 
 class Groups:
-    """Nova's server groups; one that is not named has no members."""
+    """Nova's server groups; one that is not named has no members, one that is None was deleted."""
 
     def __init__(self, **members):
         self.of = members
@@ -142,14 +142,15 @@ def test_a_leaf_in_use_keeps_its_layout(fabrics):
 
 def test_a_claim_is_swept_when_no_member_is_alive_and_only_then(fabrics):
     (state,) = fabrics.read()
-    alive, dead, shelved, gone = (owner() for _ in range(4))
-    for leaf, group in enumerate((alive, dead, shelved, gone)):
+    alive, dead, shelved, deleted = (owner() for _ in range(4))
+    for leaf, group in enumerate((alive, dead, shelved, deleted)):
         fabrics.claim(state, group, blocks(f"l00{leaf}"))
     nova = Groups(
         **{
             alive.group: [FAILED, ALIVE],
             dead.group: [FAILED, FAILED],
             shelved.group: [GroupMember("SHELVED_OFFLOADED", "")],
+            deleted.group: None,
         }
     )
     tried = {claim.consumer: result for claim, result in sweep(fabrics, nova, dry_run=True)}
@@ -157,11 +158,14 @@ def test_a_claim_is_swept_when_no_member_is_alive_and_only_then(fabrics):
         alive.group: SweepResult.ALIVE,
         dead.group: SweepResult.WOULD,
         shelved.group: SweepResult.ALIVE,
-        gone.group: SweepResult.WOULD,
+        deleted.group: SweepResult.UNKNOWN,
     }
     swept = {claim.consumer: result for claim, result in sweep(fabrics, nova)}
-    assert swept[dead.group] == swept[gone.group] == SweepResult.RELEASED
-    assert {claim.consumer for claim in fabrics.all()} == {alive.group, shelved.group}
+    assert swept[dead.group] == SweepResult.RELEASED
+    assert {claim.consumer for claim in fabrics.all()} == set(tried) - {dead.group}
+    for used, result in ((True, SweepResult.UNKNOWN), (False, SweepResult.RELEASED)):
+        found = sweep(fabrics, nova, may_be_used=lambda _claim, used=used: used)
+        assert {claim.consumer: result for claim, result in found}[deleted.group] == result
 
 
 def test_a_claim_that_changed_since_it_was_read_is_not_swept(fabrics):

@@ -29,6 +29,7 @@ objects.register_all()
 novas_resources = (
     getattr(utils, "resources_from_flavor_and_bfv", None) or utils.resources_for_limits
 )
+LEAF = {"net:train:l000": {names.LEAF_BLOCK: 2}}
 NOVAS = {"PCPU": 1, "MEMORY_MB": 64}
 CLOS = {"CUSTOM_RDT_CLOS": 1}
 DECLARED = {**BE_SPECS, "resources_NODE:CUSTOM_MEMORY_BANDWIDTH_MBPS": "2000"}
@@ -625,18 +626,31 @@ def test_the_plan_is_printed_first_and_then_what_was_done(host, command):
     assert command() == (0, "All servers hold what they should.\n", "")
 
 
-def test_groups_without_a_server_give_their_leafs_back_at_each_run(host, command):
+@pytest.fixture
+def group(host):
+    """A server group that holds a block of a fabric."""
     put_fabric(host.cloud.client, fabric([3, 3]))
     group = str(uuid.uuid4())
-    host.allocate(
-        group, {"net:train:l000": {names.LEAF_BLOCK: 2}}, consumer_type=names.GROUP_CONSUMER
-    )
+    host.allocate(group, LEAF, consumer_type=names.GROUP_CONSUMER)
+    return group
+
+
+def test_groups_without_a_server_give_their_leafs_back_at_each_run(host, command, group):
+    host.api.groups[group] = []
     change = f"-  {group}  net:train:l000 -{names.LEAF_BLOCK} 2; no server of the group"
     assert command("--host", "h1")[1] == "All servers hold what they should.\n"
     assert command("--dry-run")[1].startswith(f"would  {change}")
     assert command()[1].startswith(f"done  {change}")
     assert host.held(group) == {}
     assert command() == (0, "All servers hold what they should.\n", "")
+
+
+def test_a_group_that_nova_does_not_know_keeps_its_leafs_and_is_shown(host, command, group):
+    """A tenant may delete a group while its servers run, and another region's nova knows none."""
+    for _ in range(2):
+        status, out, _ = command()
+        assert (status, out.startswith(f"left  -  {group}  nova does not know")) == (0, True)
+    assert host.held(group) == LEAF
 
 
 def test_only_the_hosts_that_are_named_are_looked_at(host, command):
