@@ -197,21 +197,21 @@ def _near_own(leafs: Leafs, request: GroupRequest, allocate: Allocate) -> Found:
     left = request.hosts - sum(taken.values())
     if not left:
         return in_order(taken)
-    if not request.holds and not request.is_move and any(map(leafs.is_closed, own)):
-        return _kept_off(leafs, _open(leafs, allowed), request.hosts)
     pods = {leafs.leafs[at].pod for at in own}
     others = [at for at in allowed if at not in taken]
     near = [at for at in others if leafs.leafs[at].pod in pods]
     areas = [near, others] if request.is_move else []
     if not request.is_move or request.share is UplinkShare.SHARED:
         areas = [_open(leafs, near), _open(leafs, others), *areas]
+    if not request.holds and not request.is_move and any(map(leafs.is_closed, own)):
+        areas = []  # its own servers would use uplinks that are not for it
     found: Found = too_few({}, left)
     for area in areas:
         found = allocate(leafs, area, left, 1)
         if not isinstance(found, Reason):
             break
     if isinstance(found, Reason):
-        if any(map(leafs.is_closed, others)):
+        if not request.is_move and not isinstance(allocate(leafs, others, left, 1), Reason):
             return _kept_off(leafs, _open(leafs, allowed), request.hosts)
         free = sum(leafs.leafs[at].room for at in allowed)
         if request.within is not None:

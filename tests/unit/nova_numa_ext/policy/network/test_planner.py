@@ -113,6 +113,30 @@ def test_a_group_that_shares_grows_and_moves_without_a_quiet_ones_uplinks(
     assert beside_quiet.start("moves", replace(grows, hosts=1, is_move=True)).places
 
 
+@pytest.mark.parametrize("is_move", [False, True])
+@pytest.mark.parametrize("own", ["l000", "l005"])
+def test_quiet_uplinks_are_no_reason_where_no_host_is_free(
+    beside_quiet: Groups, own: str, is_move: bool
+) -> None:
+    leafs = beside_quiet.leafs
+    full = replace(leafs, leafs=tuple(replace(leaf, free=0) for leaf in leafs.leafs))
+    grows = GroupRequest(1, members={own: 2}, is_move=is_move)
+    assert plan(full, grows).reasons == (Reason(GroupTerm.FREE_HOSTS, 0, 1),)
+    within = plan(full, replace(grows, within="pod"))
+    assert within.reasons == (Reason(GroupTerm.WITHIN, 0, 1, "pod"),)
+
+
+def test_quiet_uplinks_are_no_reason_where_a_server_that_moves_may_use_them(
+    beside_quiet: Groups,
+) -> None:
+    beside_quiet.start("others", GroupRequest(72))
+    grows = GroupRequest(5, members={"l005": 16})
+    moved = beside_quiet.start("moved", replace(grows, is_move=True))
+    assert moved.reasons == (Reason(GroupTerm.FREE_HOSTS, 4, 5),)
+    grown = beside_quiet.start("grown", replace(grows, hosts=4))
+    assert grown.reasons == (Reason(GroupTerm.QUIET, 0, 4),)
+
+
 def test_a_group_that_shares_keeps_out_of_the_pods_of_an_exclusive_one() -> None:
     groups = Groups(fabric([18] * 6, leafs_per_pod=2))
     groups.start("alone", GroupRequest(20, UplinkShare.EXCLUSIVE))
