@@ -17,7 +17,9 @@ from nova_numa_ext.fabrics import PlacementFabrics
 from nova_numa_ext.heal.group_claims import SweepResult, sweep
 from nova_numa_ext.heal.healer import Healer
 from nova_numa_ext.heal.nova_servers import NovaServers
-from nova_numa_ext.heal.plan import HealResult, Row
+from nova_numa_ext.heal.plan import HealKind, HealResult, Row
+from nova_numa_ext.policy.numa.claims import Resources
+from placement_traits.claims import Claim
 from placement_traits.client import ALLOCATIONS_MICROVERSION, PlacementClient, RetrySettings
 from placement_traits.command_line import add_version, number_from
 from placement_traits.errors import CapabilityMissingError, NumaExtError
@@ -36,7 +38,6 @@ _UNKNOWN: Final = (
     "nova does not know the server group, and its servers may still run; "
     "openstack numa fabric sweep releases what no server of its project stands on"
 )
-_NO_SERVER: Final = "no server of the group is on a host or will be"
 
 
 def main(
@@ -143,9 +144,15 @@ def _of_groups(conf: cfg.ConfigOpts, *, write: bool) -> Iterator[Row]:
     for claim, result in sweep(fabrics, servers, dry_run=not write):
         held = fabrics.named(claim.amounts)
         if result is SweepResult.UNKNOWN:
-            yield Row(HealResult.LEFT, "-", "", claim.consumer, held, held, _UNKNOWN)
+            yield _group_row(HealResult.LEFT, claim, held, held, _UNKNOWN)
         elif result in _SWEPT:
-            yield Row(_SWEPT[result], "-", "", claim.consumer, held, {}, _NO_SERVER)
+            yield _group_row(_SWEPT[result], claim, held, {})
+
+
+def _group_row(
+    result: HealResult, claim: Claim, holds: Resources, should_hold: Resources, problem: str = ""
+) -> Row:
+    return Row(result, "-", "", claim.consumer, holds, should_hold, problem, HealKind.GROUP)
 
 
 def _text(rows: Sequence[Row], form: str, *, complete: bool) -> str:
@@ -163,7 +170,8 @@ def _text(rows: Sequence[Row], form: str, *, complete: bool) -> str:
 
 def _columns(row: Row) -> tuple[Any, ...]:
     rest = "; ".join(filter(None, (row.change, row.problem)))
-    return str(row.result), row.host, row.server or row.uuid, rest
+    who = f"group {row.uuid}" if row.kind is HealKind.GROUP else row.server or row.uuid
+    return str(row.result), row.host, who, rest
 
 
 if __name__ == "__main__":

@@ -28,14 +28,22 @@ class HealResult(StrEnum):
     FAILED = "failed"
 
 
+class HealKind(StrEnum):
+    """Who holds what differs."""
+
+    SERVER = "server"
+    GROUP = "server_group"
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One thing that differs.
 
-    :param server: name; "" for a consumer that nova does not know
+    :param server: name; "" for a consumer that nova does not know, and for a server group
+    :param uuid: of what ``kind`` says
     :param holds: amounts by provider name
     :param should_hold: the same
-    :param problem: why it was not done
+    :param problem: why it was not done, "" when it was done or would be
     """
 
     result: HealResult
@@ -45,11 +53,13 @@ class Row:
     holds: Resources
     should_hold: Resources
     problem: str = ""
+    kind: HealKind = HealKind.SERVER
 
     def to_dict(self) -> dict[str, Any]:
         """The row for JSON."""
         return {
             "result": str(self.result),
+            "kind": str(self.kind),
             "host": self.host,
             "server": self.server,
             "uuid": self.uuid,

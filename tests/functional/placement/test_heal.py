@@ -637,10 +637,10 @@ def group(host):
 
 def test_groups_without_a_server_give_their_leafs_back_at_each_run(host, command, group):
     host.api.groups[group] = []
-    change = f"-  {group}  net:train:l000 -{names.LEAF_BLOCK} 2; no server of the group"
+    change = f"-  group {group}  net:train:l000 -{names.LEAF_BLOCK} 2"
     assert command("--host", "h1")[1] == "All servers hold what they should.\n"
-    assert command("--dry-run")[1].startswith(f"would  {change}")
-    assert command()[1].startswith(f"done  {change}")
+    assert command("--dry-run")[1] == f"would  {change}\n"
+    assert command()[1] == f"done  {change}\n"
     assert host.held(group) == {}
     assert command() == (0, "All servers hold what they should.\n", "")
 
@@ -649,8 +649,27 @@ def test_a_group_that_nova_does_not_know_keeps_its_leafs_and_is_shown(host, comm
     """A tenant may delete a group while its servers run, and another region's nova knows none."""
     for _ in range(2):
         status, out, _ = command()
-        assert (status, out.startswith(f"left  -  {group}  nova does not know")) == (0, True)
+        assert (status, out.startswith(f"left  -  group {group}  nova does not know")) == (0, True)
     assert host.held(group) == LEAF
+
+
+def test_a_row_says_whether_it_is_of_a_server_or_a_group_and_its_problem_if_it_has_one(
+    host, command, group
+):
+    server = server_on(node=2)
+    host.claim(server, l3=0)
+    host.api.add(server)
+
+    def rows():
+        found = {row["uuid"]: row for row in json.loads(command("-f", "json")[1])}
+        return {uuid: (row["kind"], row["result"], row["problem"]) for uuid, row in found.items()}
+
+    first = rows()
+    assert first[server.uuid] == ("server", "done", "")
+    assert first[group][:2] == ("server_group", "left")
+    assert first[group][2].startswith("nova does not know the server group")
+    host.api.groups[group] = []
+    assert rows() == {group: ("server_group", "done", "")}
 
 
 def test_only_the_hosts_that_are_named_are_looked_at(host, command):
