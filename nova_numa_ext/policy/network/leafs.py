@@ -83,7 +83,10 @@ class Leaf:
 
     @property
     def is_quiet(self) -> bool:
-        """A quiet group of several leafs has it: its uplinks are that group's alone."""
+        """A quiet group of several leafs has blocks there: its uplinks are that group's alone.
+
+        Those of leafs for remainders are not: they are where the virtual network blocks let groups share.
+        """
         return bool(self.held.get(names.LEAF_BLOCK))
 
     @property

@@ -15,7 +15,7 @@ from nova_numa_ext.policy.network.groups import (
 )
 from nova_numa_ext.policy.network.planner import SHARING, plan
 from nova_numa_ext.policy.network.terms import GroupTerm
-from placement_traits.names import LEAF_BLOCK, UplinkShare
+from placement_traits.names import LEAF_BLOCK, LEAF_REMAINDER, UplinkShare
 from placement_traits.reason import Reason
 from tests.support.fabrics import Groups, fabric, leafs_of
 
@@ -89,6 +89,15 @@ def test_a_group_that_shares_keeps_off_the_uplinks_of_a_quiet_one(
     refused = beside_quiet.start("more", GroupRequest(34), PlanOptions(shared=policy))
     assert isinstance(refused, NoLeafs)
     assert refused.ever
+
+
+def test_a_group_that_shares_may_use_uplinks_where_quiet_ones_have_their_last_servers() -> None:
+    groups = Groups(fabric([18] * 4, leafs_per_pod=2))
+    quiet = groups.start("quiet", GroupRequest(22, QUIET))
+    assert quiet.claims["l001"] == {LEAF_REMAINDER: 4}
+    shared = groups.start("shared", GroupRequest(40))
+    assert "l000" not in {one.leaf for one in shared.places}
+    assert "l001" in {one.leaf for one in groups.start("more", GroupRequest(8)).places}
 
 
 def test_a_group_that_shares_and_uses_no_uplink_may_be_beside_a_quiet_one(
