@@ -18,8 +18,10 @@ from tests.support.documented_commands import PAGES, ROOT, commands, flavor_of, 
 HOSTS = ("h1", "compute1")
 STANDS_FOR = {"HOST": "h1", "FLAVOR": "store.lc"}
 NOVA_CONF = ("/etc/nova/nova.conf", ".lab/etc/nova/nova.conf")
-# Two read files of the user's and no cloud (tests/unit/nova_numa_ext), others ask the job service or want a fabric
-# (tests/functional/jobs/test_job_commands.py, tests/functional/placement/test_fabric_commands.py).
+# Other tests run these; tests/unit/test_documented_commands.py has their parsers read the words of the pages. Two read
+# files of the user's and no cloud (tests/unit/nova_numa_ext); fabrics, groups and pools want their own providers
+# (tests/functional/placement: test_fabric_commands.py, test_group_commands.py, test_pools.py), jobs and leases the job
+# service (tests/functional/jobs/test_job_commands.py).
 ELSEWHERE = (
     ("simulate", "trace"),
     ("group",),
