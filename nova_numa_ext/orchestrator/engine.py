@@ -23,7 +23,7 @@ from nova_numa_ext.orchestrator.reconcile import LostClaims, LostServers, LostTr
 from nova_numa_ext.orchestrator.reservations import reserve, unanswered
 from nova_numa_ext.orchestrator.saga import Engaged, Saga, time_over
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
-from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs, StoredJob
+from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs, StoredJob, Unreadable
 from nova_numa_ext.orchestrator.store.leader import (
     LASTS_S,
     Election,
@@ -160,6 +160,10 @@ class JobEngine:
         self._lost_trusts = LostTrusts(self._jobs, self._ended, trusts)
         self._leases = LeaseRounds(Leases(database), claims, pools)
         self._leasing = threading.Lock()
+        self._troubled: dict[str, frozenset[str]] = {
+            _LEASES: frozenset(),
+            _LEASE_CLAIMS: frozenset(),
+        }
         self._reconciling = threading.Lock()
         self._reconciled_s = time.monotonic()
         self._looked_s: dict[str, float] = {}
@@ -260,7 +264,8 @@ class JobEngine:
         if not self._leasing.acquire(blocking=False):
             return
         try:
-            self._leases.round(engaged.actor, engaged.lead)
+            with self._reports(_LEASES) as trouble:
+                self._leases.round(engaged.actor, engaged.lead, trouble)
             self._hands.well(_LEASES)
         except NotLeaderError as error:
             _LOG.info("leases stay as they are: %s", error)
@@ -268,6 +273,23 @@ class JobEngine:
             self._hands.trouble(_LEASES, "leases stay as they are for now", error)
         finally:
             self._leasing.release()
+
+    def _look_at_leases(self, lead: Callable[[], None]) -> int:
+        with self._reports(_LEASE_CLAIMS) as trouble:
+            return self._leases.look(lead, trouble)
+
+    @contextmanager
+    def _reports(self, key: str) -> Iterator[Unreadable]:
+        """Yield what takes note of a lease that gives trouble; which ones did before is forgotten at the end."""
+        found: set[str] = set()
+
+        def trouble(uuid: str, error: Exception) -> None:
+            found.add(uuid)
+            self._troubled[key] |= found
+            self._hands.trouble(uuid, f"lease {uuid} stays as it is for now", error)
+
+        yield trouble
+        self._troubled[key] = frozenset(found)
 
     def _reconcile(self, lead: Callable[[], None]) -> None:
         """Give back what is of no job; one look at a time."""
@@ -281,7 +303,7 @@ class JobEngine:
                 lambda: self._lost_servers.release(lead, self._hands.alone),
             ),
             (_GIVEN, "trusts of no job", self._lost_trusts.release),
-            (_LEASE_CLAIMS, "claims of no lease", lambda: self._leases.look(lead)),
+            (_LEASE_CLAIMS, "claims of no lease", lambda: self._look_at_leases(lead)),
         )
         try:
             for key, what, look in looks:
@@ -306,7 +328,9 @@ class JobEngine:
             self._hands.trouble(uuid, f"job {uuid} cannot be read and is left out", error)
 
         found = self._jobs.find(states=_UNFINISHED, unreadable=unreadable)
-        self._hands.forget_others({each.uuid for each in found} | left_out)
+        self._hands.forget_others(
+            left_out.union((job.uuid for job in found), *self._troubled.values())
+        )
         active = {each.uuid: each for each in found if each.state.active}
         waiting = {each.uuid: each for each in found if not each.state.active}
         self._carry_on(active.values(), turn)

@@ -4,9 +4,12 @@
 ::
 
     RESERVED, nothing chosen    a GPU is chosen and stored; where none has room, the lease ends
-    RESERVED, not claimed       what is stored is claimed, however far a process came that died; then it is *held*
+    RESERVED, not claimed       what is stored is claimed, however far a process came that died; then it is *held*;
+                                where there is no room for it any more, another GPU is chosen in the next round
     RELEASING                   when its GPU's host serves it no more: the claim is released, then it is GONE
     all others                  are not touched
+
+A lease that cannot take its step, or whose row cannot be read, is reported and holds up no other one.
 
 Beside it, each claim of our types for leases on a pool is compared with the rows. One of which no lease that lives
 knows in two looks is released, under the generation that was read: an answer came late. A held lease whose claim is
@@ -19,8 +22,9 @@ from dataclasses import replace
 from typing import Final
 
 from nova_numa_ext.orchestrator.store.database import LostRaceError
-from nova_numa_ext.orchestrator.store.jobs import Actor
-from nova_numa_ext.orchestrator.store.leases import LIVING, Leases, StoredLease
+from nova_numa_ext.orchestrator.store.jobs import Actor, Unreadable
+from nova_numa_ext.orchestrator.store.leader import NotLeaderError
+from nova_numa_ext.orchestrator.store.leases import Leases, StoredLease
 from nova_numa_ext.policy.remote_gpu import lease_claims, leases
 from nova_numa_ext.policy.remote_gpu.choosing import choose
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
@@ -28,7 +32,7 @@ from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
 from placement_traits.claims import Claim, ClaimStore, emptied
 from placement_traits.client import PlacementError
-from placement_traits.errors import ConflictError
+from placement_traits.errors import ConflictError, NumaExtError, ServiceUnavailableError
 from placement_traits.names import LEASE_CONSUMER, MOVE_CONSUMER
 from placement_traits.pools import Pool
 from placement_traits.reason import Reason
@@ -54,35 +58,49 @@ class LeaseRounds:
         self._pools = pools
         self._suspects: dict[str, Claim] = {}
 
-    def round(self, actor: Actor, may: Callable[[], None]) -> int:
+    def round(self, actor: Actor, may: Callable[[], None], trouble: Unreadable) -> int:
         """Let each lease that has something to do take a step or two; return how many changed.
 
         :param may: called right before each write to Placement; raises where this process may not write any more
+        :param trouble: called with each lease that cannot be read or cannot take its step, and why
         :raises NotLeaderError: the term is over
         :raises ServiceUnavailableError: Placement or the database does not answer
         """
         changed = 0
-        for each in self._leases.find(states=_STEPS):
+        for each in self._leases.find(states=_STEPS, unreadable=trouble):
             try:
                 now = self._carried(each, actor, may)
             except (LostRaceError, ConflictError) as error:
                 _LOG.info("lease %s: %s", each.uuid, error)
+            except (NotLeaderError, ServiceUnavailableError):
+                raise
+            except NumaExtError as error:
+                trouble(each.uuid, error)
             else:
                 changed += now.version != each.version
         return changed
 
-    def look(self, may: Callable[[], None]) -> int:
+    def look(self, may: Callable[[], None], trouble: Unreadable) -> int:
         """Compare claims with leases; return how many claims were released or written again.
 
         :param may: as of :meth:`round`
+        :param trouble: called with each lease that cannot be read: its claim stays as it is
         :raises NotLeaderError: the term is over
         :raises ServiceUnavailableError: Placement or the database does not answer
         """
         # The claims first: a lease's row is there before its claim.
         there = {each.consumer: each for each in self._held()}
-        living = {each.uuid: each for each in self._leases.find(states=LIVING)}
+        unread: set[str] = set()
+
+        def unreadable(uuid: str, error: Exception) -> None:
+            unread.add(uuid)
+            trouble(uuid, error)
+
+        living = {each.uuid: each for each in self._leases.living(unreadable)}
         before = self._suspects
-        self._suspects = {key: each for key, each in there.items() if key not in living}
+        self._suspects = {
+            key: each for key, each in there.items() if key not in living.keys() | unread
+        }
         lost = [each for key, each in self._suspects.items() if before.get(key) == each]
         written = sum(self._released(each, may) for each in lost)
         for key, stored in living.items():

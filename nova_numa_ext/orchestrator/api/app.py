@@ -290,6 +290,9 @@ class _Routes:
             states=_states(LeaseState),
             after=flask.request.args.get("marker"),
             limit=_number("limit", ROWS, 1, MOST_ROWS),
+            unreadable=lambda uuid, error: _LOG.warning(
+                "lease %s cannot be read and is left out: %s", uuid, error
+            ),
         )
         return {"leases": [self._shown_lease(each)["lease"] for each in found]}
 

@@ -9,7 +9,7 @@ lease that lives is of none, whenever a process dies.
 """
 
 import uuid as uuids
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Row, Select, delete, func, insert, select, up
 
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
-from nova_numa_ext.orchestrator.store.jobs import Actor
+from nova_numa_ext.orchestrator.store.jobs import Actor, Unreadable
 from nova_numa_ext.orchestrator.store.tables import Now
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import Lease, LeaseState
@@ -132,8 +132,8 @@ class Leases:
 
     def read(self, uuid: str) -> StoredLease | None:
         """Return a lease, None when there is none."""
-        found = self._select(select(tables.lease).where(tables.lease.c.uuid == uuid))
-        return found[0] if found else None
+        found = self._rows(select(tables.lease).where(tables.lease.c.uuid == uuid))
+        return _lease(found[0]) if found else None
 
     def find(
         self,
@@ -142,6 +142,7 @@ class Leases:
         states: Collection[LeaseState] = tuple(LeaseState),
         after: str | None = None,
         limit: int | None = None,
+        unreadable: Unreadable | None = None,
     ) -> list[StoredLease]:
         """Return leases in the order in which they were asked for.
 
@@ -149,6 +150,8 @@ class Leases:
         :param states: only those in one of these
         :param after: uuid of the last lease of the page before; of one that is not there nothing comes after
         :param limit: so many at most
+        :param unreadable: called with the uuid of each lease that is stored in another form than this release's, which
+            is left out, and why; None: such a lease is an error
         """
         columns = tables.lease.c
         query = select(tables.lease).where(columns.state.in_(states)).order_by(columns.id)
@@ -157,7 +160,22 @@ class Leases:
         if after is not None:
             marker = select(columns.id).where(columns.uuid == after)
             query = query.where(columns.id > marker.scalar_subquery())
-        return self._select(query.limit(limit))
+        found, left = list[StoredLease](), limit
+        while True:
+            rows = self._rows(query.limit(left))
+            found += _readable(rows, unreadable)
+            if left is None or limit is None or len(rows) < left or len(found) == limit:
+                return found
+            query, left = query.where(columns.id > rows[-1].id), limit - len(found)
+
+    def living(self, unreadable: Unreadable) -> list[StoredLease]:
+        """Return leases that have not ended.
+
+        :param unreadable: as of :meth:`find`; also called with leases whose state this release does not know
+        """
+        columns = tables.lease.c
+        query = select(tables.lease).where(columns.state != LeaseState.GONE).order_by(columns.id)
+        return _readable(self._rows(query), unreadable)
 
     def counts(self) -> dict[LeaseState, int]:
         """Return how many leases live, by state."""
@@ -249,9 +267,9 @@ class Leases:
                 raise LostRaceError(f"Lease {stored.uuid} has changed since it was read.")
             return _read(connection, stored.number)
 
-    def _select(self, query: Select[Any]) -> list[StoredLease]:
+    def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
         with self._database.transaction() as connection:
-            return [_lease(row) for row in connection.execute(query)]
+            return connection.execute(query).all()
 
 
 def _columns(lease: Lease) -> dict[str, Any]:
@@ -263,6 +281,18 @@ def _columns(lease: Lease) -> dict[str, Any]:
         "gpu_host": lease.gpu_host,
         "client_host": lease.client_host,
     }
+
+
+def _readable(rows: Iterable[Row[Any]], unreadable: Unreadable | None) -> list[StoredLease]:
+    found = []
+    for row in rows:
+        try:
+            found.append(_lease(row))
+        except Exception as error:
+            if unreadable is None:
+                raise
+            unreadable(row.uuid, error)
+    return found
 
 
 def _read(connection: Connection, number: int) -> StoredLease:

@@ -1129,6 +1129,18 @@ def test_of_a_term_of_another_release_tenants_read_its_name(client, jobs):
     }
 
 
+def test_a_lease_that_cannot_be_read_hides_no_other(client, jobs):
+    """A page is full all the same, or who asks for the next one would take it for the last."""
+    leases = Leases(jobs._database)
+    poison, *others = (leases.create("project-1", "user-1", LEASE) for _ in range(3))
+    with jobs._database.transaction() as connection:
+        mine = tables.lease.c.uuid == poison.uuid
+        connection.execute(update(tables.lease).where(mine).values(asked={}))
+    for limit, shown in ((1, others[:1]), (2, others), (3, others)):
+        listed = client.get(f"/v1/leases?limit={limit}", headers=MEMBER).json["leases"]
+        assert [each["id"] for each in listed] == [each.uuid for each in shown]
+
+
 def test_tenants_see_their_lease_and_not_its_host(client, jobs):
     leases = Leases(jobs._database)
     stored = leases.create("project-1", "user-1", LEASE)

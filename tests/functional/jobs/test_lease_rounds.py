@@ -6,8 +6,10 @@ import uuid
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import update
 
 from nova_numa_ext.orchestrator.lease_rounds import LeaseRounds
+from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Actor
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
@@ -15,8 +17,9 @@ from nova_numa_ext.orchestrator.store.leases import LIVING, Leases, LeaseSpec
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits import pools
-from placement_traits.claims import Claim, ClaimStore, emptied
-from placement_traits.errors import NumaExtError
+from placement_traits.claims import Claim, ClaimStore, ForeignConsumerError, emptied
+from placement_traits.client import PlacementError
+from placement_traits.errors import NumaExtError, ServiceUnavailableError
 from placement_traits.names import (
     LEASE_CONSUMER,
     MOVE_CONSUMER,
@@ -46,6 +49,7 @@ class Rounds:
         reporter.sync(lent_pool("g1", gpus=("a", "b")))
         reporter.sync(lent_pool("g2"))
         self.process = self.start(self.leases, self.claims)
+        self.troubles = {}
 
     def start(self, leases, claims):
         return LeaseRounds(leases, claims, self.pools)
@@ -54,10 +58,19 @@ class Rounds:
         return pools.read(self.client)
 
     def round(self, may=lambda: None):
-        return self.process.round(USER, may)
+        return self.process.round(USER, may, self.trouble)
 
     def look(self, may=lambda: None):
-        return self.process.look(may)
+        return self.process.look(may, self.trouble)
+
+    def trouble(self, uuid, error):
+        self.troubles[uuid] = error
+
+    def spoil(self, lease, **what):
+        """Store it in a form of another release."""
+        with self.leases._database.transaction() as connection:
+            mine = tables.lease.c.uuid == lease.uuid
+            connection.execute(update(tables.lease).where(mine).values(**what))
 
     def ask(self, memory_mb=3000, level=ServiceLevel.SILVER, **more):
         spec = LeaseSpec(memory_mb, level, RemoteGpuApi.OPENCL, **more)
@@ -179,6 +192,79 @@ def test_who_does_not_lead_writes_nothing(rounds):
     with pytest.raises(NotLeaderError):
         rounds.round(may)
     assert rounds.held() == {}
+
+
+class Refusing:
+    """Claims of which some cannot be read or written.
+
+    :ivar errors: by consumer
+    """
+
+    def __init__(self, real):
+        self._real, self.errors = real, {}
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+    def read(self, consumer):
+        if consumer in self.errors:
+            raise self.errors[consumer]
+        return self._real.read(consumer)
+
+
+FOREIGN = ForeignConsumerError("it is nova's")
+
+
+def test_a_lease_that_gives_trouble_delays_no_other(rounds):
+    claims = Refusing(rounds.claims)
+    ending = rounds.ask(1000)
+    rounds.round()
+    rounds.release(ending)
+    taken, unread, younger = rounds.ask(1000), rounds.ask(1000), rounds.ask(1000)
+    claims.errors = {ending.uuid: PlacementError("it", 403, "", ""), taken.uuid: FOREIGN}
+    rounds.spoil(unread, asked={"level": "tin"})
+    rounds.process = rounds.start(rounds.leases, claims)
+    rounds.round()
+    assert rounds.now(younger).claimed
+    assert rounds.troubles.keys() == {ending.uuid, taken.uuid, unread.uuid}
+    claims.errors = {younger.uuid: ServiceUnavailableError("down")}
+    rounds.release(younger)
+    with pytest.raises(ServiceUnavailableError):
+        rounds.round()
+
+
+@pytest.mark.parametrize("form", [{"asked": {}}, {"state": "hibernated"}], ids=["what", "state"])
+def test_the_claim_of_a_lease_that_cannot_be_read_stays(rounds, form):
+    running = rounds.running()
+    rounds.spoil(running, **form)
+    assert [rounds.look() for _ in range(3)] == [0, 0, 0]
+    assert set(rounds.held()) == {running.uuid}
+    assert rounds.troubles.keys() == {running.uuid}
+
+
+def test_an_engine_reports_a_lease_in_trouble_once_until_it_is_well(placement, tmp_path, caplog):
+    claims = Refusing(ClaimStore(placement.client))
+    world = World(tmp_path, claims, reconcile_interval_s=0.0)
+    asked = LeaseSpec(10, ServiceLevel.BRONZE, RemoteGpuApi.OPENCL)
+    lease = Leases(world.database).create("project-1", "user-1", asked)
+    world.engine._leases._pools = lambda: pools.read(placement.client)
+    PoolReporter(placement.client).sync(lent_pool("g1"))
+    claims.errors[lease.uuid] = FOREIGN
+    said = f"lease {lease.uuid} stays as it is for now: it is nova's"
+    world.rounds()
+    world.rounds()
+    assert [each.getMessage() for each in caplog.records].count(said) == 1
+    claims.errors.clear()
+    world.rounds()
+    found = Leases(world.database).read(lease.uuid)
+    assert found.claimed
+    Leases(world.database).change(found, life.release, USER)
+    claims.errors[lease.uuid] = FOREIGN
+    world.rounds()
+    assert [each.getMessage() for each in caplog.records].count(said) == 2
+    claims.errors.clear()
+    world.rounds()
+    assert world.claims.read(lease.uuid) is None
 
 
 def test_the_engine_carries_leases_on(placement, tmp_path):
