@@ -30,7 +30,7 @@ from nova_numa_ext.policy.remote_gpu.choosing import choose
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
-from placement_traits.claims import Claim, ClaimStore, emptied
+from placement_traits.claims import Claim, ClaimStore, ForeignConsumerError, emptied
 from placement_traits.client import PlacementError
 from placement_traits.errors import ConflictError, NumaExtError, ServiceUnavailableError
 from placement_traits.names import LEASE_CONSUMER, MOVE_CONSUMER
@@ -170,12 +170,14 @@ class LeaseRounds:
     def _claimed_again(self, stored: StoredLease, may: Callable[[], None]) -> bool:
         try:
             self._claims.write(_claim(stored, None), may=may)
-        except (ConflictError, PlacementError) as error:
+        except (ConflictError, PlacementError, ForeignConsumerError) as error:
             _LOG.warning("the claim of lease %s is gone and stays so: %s", stored.uuid, error)
             return False
         _LOG.warning("the claim of lease %s was gone, and is there again", stored.uuid)
         return True
 
+            if self._claims.read(stored.uuid) is not None:
+                return False  # made since claims were read
 
 def _claim(stored: StoredLease, held: Claim | None) -> Claim:
     fresh = lease_claims.lease(stored.uuid, stored.project, stored.user, stored.amounts)

@@ -193,6 +193,17 @@ def test_who_does_not_lead_writes_nothing(rounds):
         rounds.round(may)
     assert rounds.held() == {}
 
+def test_a_claim_that_is_made_while_claims_are_compared_is_no_alarm(rounds, caplog):
+    """It was not there when claims were read, and its lease was held when leases were."""
+    before = rounds.pools()
+    lease = rounds.ask(1000)
+    rounds.round()
+    late = LeaseRounds(rounds.leases, rounds.claims, lambda: before)
+    assert late.look(lambda: None, rounds.trouble) == 0
+    assert "is there again" not in caplog.text
+    assert set(rounds.held()) == {lease.uuid}
+
+
 
 class Refusing:
     """Claims of which some cannot be read or written.
