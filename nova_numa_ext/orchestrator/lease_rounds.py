@@ -11,9 +11,10 @@
 
 A lease that cannot take its step, or whose row cannot be read, is reported and holds up no other one.
 
-Beside it, each claim of our types for leases on a pool is compared with the rows. One of which no lease that lives
-knows in two looks is released, under the generation that was read: an answer came late. A held lease whose claim is
-gone, by an operator's hand, is claimed again where there still is room.
+Beside it, each claim of a lease on a pool is compared with the rows. One of which no lease that lives knows in two
+looks is released, under the generation that was read: an answer came late. A held lease whose claim is gone, by an
+operator's hand, is claimed again where there still is room. Claims of moves are left alone: no row knows of which lease
+they are.
 """
 
 import logging
@@ -33,13 +34,12 @@ from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
 from placement_traits.claims import Claim, ClaimStore, ForeignConsumerError, emptied
 from placement_traits.client import PlacementError
 from placement_traits.errors import ConflictError, NumaExtError, ServiceUnavailableError
-from placement_traits.names import LEASE_CONSUMER, MOVE_CONSUMER
+from placement_traits.names import LEASE_CONSUMER
 from placement_traits.pools import Pool
 from placement_traits.reason import Reason
 
 _LOG: Final = logging.getLogger(__name__)
 
-_TYPES: Final = (LEASE_CONSUMER, MOVE_CONSUMER)
 _STEPS: Final = (LeaseState.RESERVED, LeaseState.RELEASING)
 
 PoolsNow = Callable[[], Sequence[Pool]]
@@ -150,11 +150,11 @@ class LeaseRounds:
         return self._leases.change(stored, leases.end, actor)
 
     def _held(self) -> Iterator[Claim]:
-        """Yield each claim of a lease, or of its move, once; only providers of which something is taken are asked."""
+        """Yield each claim of a lease once; only providers of which something is taken are asked."""
         seen: set[str] = set()
         for provider in sorted(_taken(self._pools())):
             for claim in self._claims.of_provider(provider):
-                if claim.type in _TYPES and claim.consumer not in seen:
+                if claim.type == LEASE_CONSUMER and claim.consumer not in seen:
                     seen.add(claim.consumer)
                     yield claim
 
