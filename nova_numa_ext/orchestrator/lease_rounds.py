@@ -31,7 +31,7 @@ from nova_numa_ext.policy.remote_gpu.choosing import choose
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
-from placement_traits.claims import Claim, ClaimStore, ForeignConsumerError, emptied
+from placement_traits.claims import Claim, ClaimStore, ForeignConsumerError, NoRoomError, emptied
 from placement_traits.client import PlacementError
 from placement_traits.errors import ConflictError, NumaExtError, ServiceUnavailableError
 from placement_traits.names import LEASE_CONSUMER
@@ -115,6 +115,9 @@ class LeaseRounds:
             return stored
         if not stored.amounts:
             stored = self._chosen(stored, actor)
+        elif self._is_gone(stored):
+            # Placement is not asked: it would keep the consumer that it refuses, and no later claim of it would be new.
+            return self._leases.choose(stored, "", "", {}, actor)
         return self._reserved(stored, actor, may) if stored.amounts else stored
 
     def _chosen(self, stored: StoredLease, actor: Actor) -> StoredLease:
@@ -129,16 +132,20 @@ class LeaseRounds:
         return self._leases.choose(stored, found.host, found.route.gpu, amounts, actor)
 
     def _reserved(self, stored: StoredLease, actor: Actor, may: Callable[[], None]) -> StoredLease:
-        """Claim what is stored; where it is not to be had any more, another GPU is chosen in the next round."""
+        """Claim what is stored; where it is full, another GPU is chosen in the next round."""
         held = self._claims.read(stored.uuid)
         try:
             self._claims.write(_claim(stored, held), may=may)
-        except ConflictError:
-            raise
-        except PlacementError as error:
+        except NoRoomError as error:
             _LOG.info("lease %s: %s", stored.uuid, error)
             return self._leases.choose(stored, "", "", {}, actor)
         return self._leases.hold(stored, actor)
+
+    def _is_gone(self, stored: StoredLease) -> bool:
+        """Return whether no pool has all that was chosen any more."""
+        return not stored.amounts.keys() <= {
+            uuid for pool in self._pools() for uuid in pool.providers
+        }
 
     def _ended(self, stored: StoredLease, actor: Actor, may: Callable[[], None]) -> StoredLease:
         """Release its claim as soon as no host serves it any more."""
@@ -169,6 +176,8 @@ class LeaseRounds:
 
     def _claimed_again(self, stored: StoredLease, may: Callable[[], None]) -> bool:
         try:
+            if self._claims.read(stored.uuid) is not None:
+                return False  # made since claims were read
             self._claims.write(_claim(stored, None), may=may)
         except (ConflictError, PlacementError, ForeignConsumerError) as error:
             _LOG.warning("the claim of lease %s is gone and stays so: %s", stored.uuid, error)
@@ -176,8 +185,6 @@ class LeaseRounds:
         _LOG.warning("the claim of lease %s was gone, and is there again", stored.uuid)
         return True
 
-            if self._claims.read(stored.uuid) is not None:
-                return False  # made since claims were read
 
 def _claim(stored: StoredLease, held: Claim | None) -> Claim:
     fresh = lease_claims.lease(stored.uuid, stored.project, stored.user, stored.amounts)

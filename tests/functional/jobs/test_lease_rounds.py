@@ -193,15 +193,6 @@ def test_what_an_operator_took_away_is_claimed_again(rounds, caplog):
     assert rounds.now(running) == running
 
 
-def test_who_does_not_lead_writes_nothing(rounds):
-    def may():
-        raise NotLeaderError("the term is over")
-
-    rounds.ask()
-    with pytest.raises(NotLeaderError):
-        rounds.round(may)
-    assert rounds.held() == {}
-
 def test_a_claim_that_is_made_while_claims_are_compared_is_no_alarm(rounds, caplog):
     """It was not there when claims were read, and its lease was held when leases were."""
     before = rounds.pools()
@@ -212,6 +203,15 @@ def test_a_claim_that_is_made_while_claims_are_compared_is_no_alarm(rounds, capl
     assert "is there again" not in caplog.text
     assert set(rounds.held()) == {lease.uuid}
 
+
+def test_who_does_not_lead_writes_nothing(rounds):
+    def may():
+        raise NotLeaderError("the term is over")
+
+    rounds.ask()
+    with pytest.raises(NotLeaderError):
+        rounds.round(may)
+    assert rounds.held() == {}
 
 
 class Refusing:
@@ -251,6 +251,32 @@ def test_a_lease_that_gives_trouble_delays_no_other(rounds):
     rounds.release(younger)
     with pytest.raises(ServiceUnavailableError):
         rounds.round()
+
+
+def chosen(rounds, provider, amounts):
+    """A lease whose GPU is chosen, and not yet claimed."""
+    return rounds.leases.choose(rounds.ask(1000), "g1", provider, {provider: amounts}, USER)
+
+
+def test_another_gpu_is_chosen_where_the_first_is_full_or_gone(rounds):
+    full = chosen(rounds, rounds.now(rounds.running()).gpu, {REMOTE_GPU_MEMORY_MB: 7500})
+    gone = chosen(rounds, str(uuid.uuid4()), {REMOTE_GPU_MEMORY_MB: 10})
+    rounds.round()
+    assert not rounds.now(full).amounts
+    assert not rounds.now(gone).amounts
+    rounds.round()
+    assert rounds.now(full).claimed
+    assert rounds.now(gone).claimed
+    assert rounds.troubles == {}
+
+
+def test_any_other_refusal_is_trouble_and_the_choice_stays(rounds):
+    """The next GPU would be refused, too."""
+    gpu = rounds.now(rounds.running()).gpu
+    unknown = chosen(rounds, gpu, {"CUSTOM_OF_ANOTHER_RELEASE": 1})
+    rounds.round()
+    assert rounds.now(unknown) == unknown
+    assert set(rounds.troubles) == {unknown.uuid}
 
 
 @pytest.mark.parametrize("form", [{"asked": {}}, {"state": "hibernated"}], ids=["what", "state"])
