@@ -18,6 +18,10 @@ from placement_traits.errors import InvalidValueError
 from placement_traits.json_store import MAX_BYTES, MAX_DEPTH, JsonStore, remove_drafts
 from placement_traits.plain import Value
 
+PID_MAX_LIMIT = (
+    2**22
+)  # of Linux: no thread has a number above; those of ended threads are soon others'
+
 
 def numbers(path: Path, **more: Path) -> JsonStore[dict[str, float]]:
     """A store of numbers by name."""
@@ -244,10 +248,10 @@ def test_drafts_of_writers_that_were_killed_go_and_all_else_stays(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", killed)
-        for writer in [threading.Thread(target=write) for _ in range(3)]:
-            writer.start()
-            writer.join()
         write()  # by a thread that lives
+        for ended in range(PID_MAX_LIMIT + 1, PID_MAX_LIMIT + 4):
+            patch.setattr(threading, "get_native_id", lambda ended=ended: ended)
+            write()
     own = f"s.json.{threading.get_native_id()}.new"
     others = {"s.json.bad", "s.json.new", "s.json.x.new", "notes.7.new", "json.7.new", own}
     for name in others - {own}:
