@@ -105,6 +105,7 @@ def leafs_of(hosts):
     return [host.partition("-")[0] for host in hosts]
 
 
+@pytest.mark.long  # the fixture writes 72 hosts
 def test_32_quiet_servers_are_on_two_leafs_of_one_pod_in_the_order_of_ranks(large):
     """Issue 17: two leafs of 16, rank after rank; a second group is alone on its own two."""
     first, second = server_group(1), server_group(2)
