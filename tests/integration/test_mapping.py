@@ -298,6 +298,7 @@ def test_f_004_05_bandwidths_are_measured_on_emulated_numa(modelled: LabHost) ->
     assert all(abs(sum(row["weights"].values()) - 1.0) < 0.01 for row in rows)
 
 
+@pytest.mark.long  # copies a disk between emulated hosts
 def test_after_a_live_migration_the_agent_of_the_target_takes_over(
     cloud: LabCloud, h1: LabHost
 ) -> None:
