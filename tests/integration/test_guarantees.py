@@ -168,6 +168,7 @@ def test_an_agent_killed_in_the_middle_ends_in_the_same_state(pair: Pair, moment
     assert be.group.startswith("numa_ext-be")
 
 
+@pytest.mark.long
 def test_a_dry_run_writes_nothing(pair: Pair) -> None:
     """With everything taken away by hand, the dry run says what it would do, and the host stays as it is."""
     pair.domains()
@@ -263,6 +264,7 @@ def synced(cloud: LabCloud, host: LabHost) -> bool:
     return float(value) == 1.0
 
 
+@pytest.mark.long
 def test_with_placement_down_the_agent_keeps_controlling_and_catches_up(
     cloud: LabCloud, pair: Pair, request: pytest.FixtureRequest
 ) -> None:

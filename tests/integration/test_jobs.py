@@ -67,6 +67,7 @@ def still_the_same(jobs: LabJobs, job: str, before: dict[str, tuple[str, ...]]) 
     assert jobs.shown(job)["state"] == "running"
 
 
+@pytest.mark.long
 def test_jobs_beyond_capacity_run_in_order_and_parts_all_or_none(
     cloud: LabCloud, jobs: LabJobs, gpus: str
 ) -> None:
