@@ -11,9 +11,14 @@ request that Placement grants as a whole or refuses::
 Every write carries each consumer's generation, so one that was sent twice, or late by a process that no longer leads,
 changes nothing that another process has written since. A consumer that held nothing has no generation: before each try
 who writes makes sure that it still may. A server's allocation, or any that is not of our types, is never written here.
+
+Placement keeps the consumer of a new claim that it refuses as malformed, such as one of an unknown class: with nothing,
+at generation 0. Each later write of it as new would be a conflict, so where a new claim conflicts and holds nothing,
+such a consumer is deleted first.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -27,11 +32,14 @@ from placement_traits.client import (
 from placement_traits.errors import ConflictError, InvalidValueError, NumaExtError, cut
 from placement_traits.names import CONSUMER_TYPE_PREFIX, OWNER
 
+_LOG: Final = logging.getLogger(__name__)
+
 Amounts = Mapping[str, Mapping[str, int]]
 """Provider's uuid -> resource class -> amount."""
 
 _REFUSED: Final = 409
 _TRIES: Final = 10
+_NEVER_HELD: Final = 0
 
 
 class NoRoomError(PlacementError):
@@ -92,26 +100,28 @@ class ClaimStore:
 
     def of_provider(self, provider: str) -> Iterator[Claim]:
         """Yield each claim of ours that takes something of a provider, with all else that its consumer holds."""
-        try:
-            body = self._client.get(f"/resource_providers/{provider}/allocations")
-        except NotFoundError:
-            return
-        for consumer in sorted(body["allocations"]):
-            claim = self._read(consumer)
-            if claim and _is_ours(claim):
-                yield claim
+        return self.of_providers((provider,))
+
+    def of_providers(self, providers: Iterable[str]) -> Iterator[Claim]:
+        """Yield each claim of ours that takes something of any of these providers, once; each consumer is read once."""
+        seen: set[str] = set()
+        for provider in providers:
+            try:
+                body = self._client.get(f"/resource_providers/{provider}/allocations")
+            except NotFoundError:
+                continue
+            for consumer in sorted(body["allocations"].keys() - seen):
+                seen.add(consumer)
+                claim = self._read(consumer)
+                if claim and _is_ours(claim):
+                    yield claim
 
     def all(self) -> Iterator[Claim]:
         """Yield each claim of ours on any provider of ours, once; providers are read one by one."""
         if not self._client.get(f"/traits?name=in:{OWNER}")["traits"]:
             return  # no agent has ever published, and Placement refuses a trait that it does not know
-        seen: set[str] = set()
         ours = self._client.get(f"/resource_providers?required={OWNER}")["resource_providers"]
-        for provider in ours:
-            for claim in self.of_provider(provider["uuid"]):
-                if claim.consumer not in seen:
-                    seen.add(claim.consumer)
-                    yield claim
+        yield from self.of_providers(provider["uuid"] for provider in ours)
 
     def consumers(self, project: str) -> dict[str, int]:
         """Return how many consumers of ours hold something for a project, by their types."""
@@ -157,12 +167,23 @@ class ClaimStore:
                 for each, found in zip(claims, held, strict=True)
             ):
                 raise
+            for claim, found in zip(claims, held, strict=True):
+                if found is None:
+                    self._forget_refused(claim)
             return False
         except PlacementError as error:
             if error.status != _REFUSED:
                 raise
             raise NoRoomError(error.what, error.status, error.code, error.detail) from error
         return True
+
+    def _forget_refused(self, claim: Claim) -> None:
+        """Delete the consumer of a claim that Placement has refused; of one that was never kept, nothing changes."""
+        kept = replace(emptied(claim), generation=_NEVER_HELD)
+        try:
+            self._client.post("/allocations", {kept.consumer: _body(kept)})
+        except GenerationConflictError:
+            _LOG.debug("Placement keeps no empty consumer %s.", kept.consumer)
 
     def _read(self, consumer: str) -> Claim | None:
         body = self._client.get(f"/allocations/{consumer}")

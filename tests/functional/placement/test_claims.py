@@ -14,7 +14,12 @@ from placement_traits.claims import (
     NoRoomError,
     emptied,
 )
-from placement_traits.client import CODE_CONCURRENT, GenerationConflictError, PlacementError
+from placement_traits.client import (
+    CODE_CONCURRENT,
+    GenerationConflictError,
+    PlacementClient,
+    PlacementError,
+)
 from placement_traits.errors import InvalidValueError, NumaExtError
 from placement_traits.names import OWNER
 from tests.support.at_once import at_once
@@ -190,3 +195,24 @@ def test_what_cannot_be_claimed_is_a_sentence(pools, claims):
     with pytest.raises(PlacementError, match=nowhere):
         claims.write(claim(amounts={nowhere: 1}))
     assert list(claims.of_provider(nowhere)) == []
+
+
+def test_a_claim_that_was_refused_as_malformed_can_be_made_later(pools, claims):
+    """Placement keeps its consumer, of which no write as a new one would succeed."""
+    job = claim(amounts={pools.pool1: 1})
+    with pytest.raises(PlacementError, match="400"):
+        claims.write(replace(job, amounts={pools.pool1: {"CUSTOM_UNKNOWN": 1}}))
+    claims.write(job)
+    assert claims.read(job.consumer).amounts == job.amounts
+
+
+def test_each_consumer_is_read_once_whatever_the_number_of_its_providers(pools):
+    adapter = FaultyAdapter(pools.adapter, lambda _method, _path: None)
+    claims = ClaimStore(PlacementClient(adapter))
+    job = claim(amounts={pools.pool1: 1, pools.pool2: 1})
+    claims.write(job)
+    adapter.log.clear()
+    assert [each.consumer for each in claims.of_providers([pools.pool1, pools.pool2])] == [
+        job.consumer
+    ]
+    assert adapter.log.count(("GET", f"/allocations/{job.consumer}")) == 1
