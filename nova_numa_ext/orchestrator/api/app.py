@@ -31,7 +31,7 @@ from nova_numa_ext.orchestrator.cloud.user import UserCloud
 from nova_numa_ext.orchestrator.conf import ApiOptions
 from nova_numa_ext.orchestrator.store.database import DatabaseError, LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Actor, ExistsError, Jobs, NewJob, StoredJob
-from nova_numa_ext.orchestrator.store.leases import Leases, StoredLease
+from nova_numa_ext.orchestrator.store.leases import Leases, StoredLease, UnreadableLeaseError
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.jobs import limits as of_projects
 from nova_numa_ext.policy.jobs import queue as queue_order
@@ -322,13 +322,20 @@ class _Routes:
     def _lease(self, uuid: str, rule: str) -> StoredLease:
         """Return a lease; one of a project that the user has no rights in is not there."""
         asking = _asking()
-        lease = self._leases.read(uuid)
-        if lease is None or not self._may(asking, policies.LEASE_SHOW, lease.project):
+        found: StoredLease | UnreadableLeaseError | None
+        try:
+            found = self._leases.read(uuid)
+        except UnreadableLeaseError as error:
+            found = error
+        if found is None or not self._may(asking, policies.LEASE_SHOW, found.project):
             self._allow(asking, rule)
             raise _RefusedError(404, f"There is no lease {uuid}.")
-        if not self._may(asking, rule, lease.project):
+        if not self._may(asking, rule, found.project):
             raise _forbidden(rule)
-        return lease
+        if isinstance(found, UnreadableLeaseError):
+            _LOG.error("request %s: %s", _context().request_id, found)
+            raise _RefusedError(409, f"Lease {uuid} is stored in a form of another release.")
+        return found
 
     def _change(self, uuid: str, rule: str, term: JobTerm, **change: bool) -> Any:
         asking = _asking()

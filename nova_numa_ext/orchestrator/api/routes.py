@@ -151,7 +151,12 @@ ROUTES: Final = (
         ),
     ),
     Route(
-        "GET", "/v1/leases/{lease}", "show_lease", "Show a lease.", {200: answers.LEASE}, _NO_LEASE
+        "GET",
+        "/v1/leases/{lease}",
+        "show_lease",
+        "Show a lease.",
+        {200: answers.LEASE},
+        _NO_LEASE | {409: "the lease is stored in a form of another release"},
     ),
     Route(
         "POST",
@@ -159,7 +164,7 @@ ROUTES: Final = (
         "release_lease",
         "End a lease. What it holds is free when the host of its GPU serves it no more.",
         {202: answers.LEASE},
-        _NO_LEASE | {409: "the lease has ended"},
+        _NO_LEASE | {409: "the lease has ended, or is stored in a form of another release"},
     ),
     Route(
         "GET",

@@ -22,7 +22,7 @@ from nova_numa_ext.orchestrator.store.tables import Now
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import Lease, LeaseState
 from placement_traits.claims import Amounts
-from placement_traits.errors import ConflictError
+from placement_traits.errors import ConflictError, NumaExtError
 from placement_traits.names import RemoteGpuApi, ServiceLevel
 from placement_traits.reason import Reason
 
@@ -90,6 +90,22 @@ class StoredLease:
         return self.lease.state
 
 
+class UnreadableLeaseError(NumaExtError):
+    """A lease is stored in another form than this release's.
+
+    :param lease: its uuid
+    :param project: whose it is
+    :param why: what of it is not understood, for operators
+    """
+
+    def __init__(self, lease: str, project: str, why: str) -> None:
+        super().__init__(lease, project, why)
+        self.lease, self.project, self.why = lease, project, why
+
+    def __str__(self) -> str:
+        return f"Lease {self.lease} is stored in a form that this release does not know: {self.why}"
+
+
 class Leases:
     """The table ``lease``.
 
@@ -131,7 +147,10 @@ class Leases:
         return self._database.again(stored)
 
     def read(self, uuid: str) -> StoredLease | None:
-        """Return a lease, None when there is none."""
+        """Return a lease, None when there is none.
+
+        :raises UnreadableLeaseError: it is stored in another form
+        """
         found = self._rows(select(tables.lease).where(tables.lease.c.uuid == uuid))
         return _lease(found[0]) if found else None
 
@@ -152,6 +171,7 @@ class Leases:
         :param limit: so many at most
         :param unreadable: called with the uuid of each lease that is stored in another form than this release's, which
             is left out, and why; None: such a lease is an error
+        :raises UnreadableLeaseError: one is, and ``unreadable`` is None
         """
         columns = tables.lease.c
         query = select(tables.lease).where(columns.state.in_(states)).order_by(columns.id)
@@ -288,7 +308,7 @@ def _readable(rows: Iterable[Row[Any]], unreadable: Unreadable | None) -> list[S
     for row in rows:
         try:
             found.append(_lease(row))
-        except Exception as error:
+        except UnreadableLeaseError as error:
             if unreadable is None:
                 raise
             unreadable(row.uuid, error)
@@ -300,6 +320,14 @@ def _read(connection: Connection, number: int) -> StoredLease:
 
 
 def _lease(row: Row[Any]) -> StoredLease:
+    try:
+        return _understood(row)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise UnreadableLeaseError(row.uuid, row.project_id, why) from error
+
+
+def _understood(row: Row[Any]) -> StoredLease:
     return StoredLease(
         number=row.id,
         lease=Lease(

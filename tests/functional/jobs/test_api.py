@@ -1098,6 +1098,21 @@ def test_a_lease_that_cannot_be_is_a_sentence(client, lease, said):
     assert said in detail(answer)
 
 
+def test_a_lease_of_another_release_is_a_sentence_to_its_project_and_is_not_there_to_others(
+    client, jobs
+):
+    stored = Leases(jobs._database).create("project-1", "user-1", LEASE)
+    with jobs._database.transaction() as connection:
+        connection.execute(tables.lease.update().values(asked={"level": "tin"}))
+    path = f"/v1/leases/{stored.uuid}"
+    for ask in (client.get, lambda path, **more: client.post(f"{path}/release", **more)):
+        answer = ask(path, headers=MEMBER)
+        assert answer.status_code == 409
+        assert "in a form of another release" in answer.json["errors"][0]["detail"]
+        assert ask(path, headers=OTHER).status_code == 404
+    assert client.get("/v1/leases", headers=MEMBER).json == {"leases": []}
+
+
 def test_only_operators_see_which_host_was_asked_for_and_who_else_released(client, jobs):
     asked = {"lease": {**LEASE_BODY["lease"], "pool": "g1"}}
     made = client.post("/v1/leases", json=asked, headers=ADMIN).json
