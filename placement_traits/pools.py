@@ -8,11 +8,12 @@ because Placement limits it, is asked for by itself.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Final
 
 from placement_traits import names
+from placement_traits.claims import Amounts
 from placement_traits.client import PlacementClient, PlacementError
 from placement_traits.fleet import Amount
 from placement_traits.host_view import bounded
@@ -116,6 +117,40 @@ def clients_with(client: PlacementClient, mbps: int) -> frozenset[str]:
     query = f"{room}&required={names.REMOTE_GPU_CLIENT_NIC}"
     listed = _list(client, query, names.REMOTE_GPU_CLIENT_NIC)
     return frozenset(each["root_provider_uuid"] for each in listed)
+
+
+def counted(found: Iterable[Pool], amounts: Amounts, *, released: bool = False) -> tuple[Pool, ...]:
+    """Return pools as they are after a claim was made.
+
+    :param amounts: of the claim
+    :param released: it was released instead
+    """
+    sign = -1 if released else 1
+
+    def used(uuid: str, name: str, there: Amount) -> Amount:
+        return replace(there, used=there.used + sign * amounts.get(uuid, {}).get(name, 0))
+
+    def changed(pool: Pool) -> Pool:
+        if pool.providers.isdisjoint(amounts):
+            return pool
+        return replace(
+            pool,
+            cores=used(pool.cpu, names.REMOTE_GPU_CORE, pool.cores),
+            nics=tuple(
+                replace(each, mbps=used(each.uuid, names.REMOTE_GPU_NETWORK_MBPS, each.mbps))
+                for each in pool.nics
+            ),
+            gpus=tuple(
+                replace(
+                    each,
+                    memory_mb=used(each.uuid, names.REMOTE_GPU_MEMORY_MB, each.memory_mb),
+                    share=used(each.uuid, names.REMOTE_GPU_SHARE, each.share),
+                )
+                for each in pool.gpus
+            ),
+        )
+
+    return tuple(map(changed, found))
 
 
 def _list(client: PlacementClient, query: str, trait: str) -> list[Mapping[str, Any]]:

@@ -9,7 +9,8 @@
     RELEASING                   when its GPU's host serves it no more: the claim is released, then it is GONE
     all others                  are not touched
 
-A lease that cannot take its step, or whose row cannot be read, is reported and holds up no other one.
+A lease that cannot take its step, or whose row cannot be read, is reported and holds up no other one. Pools are read
+once a round, when the first lease needs them; what the round itself claims and releases is counted on that reading.
 
 Beside it, each claim of a lease on a pool is compared with the rows. One of which no lease that lives knows in two
 looks is released, under the generation that was read: an answer came late. A held lease whose claim is gone, by an
@@ -31,7 +32,15 @@ from nova_numa_ext.policy.remote_gpu.choosing import choose
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
-from placement_traits.claims import Claim, ClaimStore, ForeignConsumerError, NoRoomError, emptied
+from placement_traits import pools
+from placement_traits.claims import (
+    Amounts,
+    Claim,
+    ClaimStore,
+    ForeignConsumerError,
+    NoRoomError,
+    emptied,
+)
 from placement_traits.client import PlacementError
 from placement_traits.errors import ConflictError, NumaExtError, ServiceUnavailableError
 from placement_traits.names import LEASE_CONSUMER
@@ -49,13 +58,13 @@ PoolsNow = Callable[[], Sequence[Pool]]
 class LeaseRounds:
     """Carries leases on, and compares them with their claims; each for one thread at a time.
 
-    :param pools: what hosts lend now
+    :param lent: reads what hosts lend now
     """
 
-    def __init__(self, stored: Leases, claims: ClaimStore, pools: PoolsNow) -> None:
+    def __init__(self, stored: Leases, claims: ClaimStore, lent: PoolsNow) -> None:
         self._leases = stored
         self._claims = claims
-        self._pools = pools
+        self._pools = lent
         self._suspects: dict[str, Claim] = {}
 
     def round(self, actor: Actor, may: Callable[[], None], trouble: Unreadable) -> int:
@@ -67,9 +76,10 @@ class LeaseRounds:
         :raises ServiceUnavailableError: Placement or the database does not answer
         """
         changed = 0
+        lent = _Lent(self._pools)
         for each in self._leases.find(states=_STEPS, unreadable=trouble):
             try:
-                now = self._carried(each, actor, may)
+                now = self._carried(each, actor, may, lent)
             except (LostRaceError, ConflictError) as error:
                 _LOG.info("lease %s: %s", each.uuid, error)
             except (NotLeaderError, ServiceUnavailableError):
@@ -108,30 +118,33 @@ class LeaseRounds:
                 written += self._claimed_again(stored, may)
         return written
 
-    def _carried(self, stored: StoredLease, actor: Actor, may: Callable[[], None]) -> StoredLease:
+    def _carried(
+        self, stored: StoredLease, actor: Actor, may: Callable[[], None], lent: "_Lent"
+    ) -> StoredLease:
         if stored.state is LeaseState.RELEASING:
-            return self._ended(stored, actor, may)
+            return self._ended(stored, actor, may, lent)
         if stored.claimed:
             return stored
         if not stored.amounts:
-            stored = self._chosen(stored, actor)
-        elif self._is_gone(stored):
-            # Placement is not asked: it would keep the consumer that it refuses, and no later claim of it would be new.
+            stored = self._chosen(stored, actor, lent)
+        elif not lent.have(stored.amounts):
             return self._leases.choose(stored, "", "", {}, actor)
-        return self._reserved(stored, actor, may) if stored.amounts else stored
+        return self._reserved(stored, actor, may, lent) if stored.amounts else stored
 
-    def _chosen(self, stored: StoredLease, actor: Actor) -> StoredLease:
+    def _chosen(self, stored: StoredLease, actor: Actor, lent: "_Lent") -> StoredLease:
         """Choose its GPU, or let it end where none has room."""
         asked = stored.asked
         part = GpuSlice(asked.memory_mb, asked.level)
-        found = choose(self._pools(), part, asked.api, asked.network_mbps, asked.pool)
+        found = choose(lent.now(), part, asked.api, asked.network_mbps, asked.pool)
         if found is None:
             reasons = (Reason(LeaseTerm.NO_GPU, asked.api, asked.memory_mb),)
             return self._leases.change(stored, leases.release, actor, reasons)
         amounts = lease_claims.amounts(part, found.route, asked.network_mbps)
         return self._leases.choose(stored, found.host, found.route.gpu, amounts, actor)
 
-    def _reserved(self, stored: StoredLease, actor: Actor, may: Callable[[], None]) -> StoredLease:
+    def _reserved(
+        self, stored: StoredLease, actor: Actor, may: Callable[[], None], lent: "_Lent"
+    ) -> StoredLease:
         """Claim what is stored; where it is full, another GPU is chosen in the next round."""
         held = self._claims.read(stored.uuid)
         try:
@@ -139,31 +152,27 @@ class LeaseRounds:
         except NoRoomError as error:
             _LOG.info("lease %s: %s", stored.uuid, error)
             return self._leases.choose(stored, "", "", {}, actor)
+        if held is None:
+            lent.take(stored.amounts)
         return self._leases.hold(stored, actor)
 
-    def _is_gone(self, stored: StoredLease) -> bool:
-        """Return whether no pool has all that was chosen any more."""
-        return not stored.amounts.keys() <= {
-            uuid for pool in self._pools() for uuid in pool.providers
-        }
-
-    def _ended(self, stored: StoredLease, actor: Actor, may: Callable[[], None]) -> StoredLease:
+    def _ended(
+        self, stored: StoredLease, actor: Actor, may: Callable[[], None], lent: "_Lent"
+    ) -> StoredLease:
         """Release its claim as soon as no host serves it any more."""
         if not stored.lease.fenced:
             return stored
         held = self._claims.read(stored.uuid)
         if held is not None:
             self._claims.write(emptied(held), may=may)
+            lent.give_back(held.amounts)
         return self._leases.change(stored, leases.end, actor)
 
     def _held(self) -> Iterator[Claim]:
         """Yield each claim of a lease once; only providers of which something is taken are asked."""
-        seen: set[str] = set()
-        for provider in sorted(_taken(self._pools())):
-            for claim in self._claims.of_provider(provider):
-                if claim.type == LEASE_CONSUMER and claim.consumer not in seen:
-                    seen.add(claim.consumer)
-                    yield claim
+        for claim in self._claims.of_providers(sorted(_taken(self._pools()))):
+            if claim.type == LEASE_CONSUMER:
+                yield claim
 
     def _released(self, claim: Claim, may: Callable[[], None]) -> bool:
         _LOG.warning("no lease knows of claim %s: released", claim.consumer)
@@ -186,14 +195,45 @@ class LeaseRounds:
         return True
 
 
+class _Lent:
+    """The pools of one round: read when they are first needed, then counted on.
+
+    :param read: reads all pools
+    """
+
+    def __init__(self, read: PoolsNow) -> None:
+        self._read = read
+        self._pools: tuple[Pool, ...] | None = None
+
+    def now(self) -> tuple[Pool, ...]:
+        """Return the pools with what this round has changed."""
+        if self._pools is None:
+            self._pools = tuple(self._read())
+        return self._pools
+
+    def have(self, amounts: Amounts) -> bool:
+        """Return whether all providers of a choice are there."""
+        return amounts.keys() <= {uuid for pool in self.now() for uuid in pool.providers}
+
+    def take(self, amounts: Amounts) -> None:
+        """Count what was claimed since pools were read."""
+        if self._pools is not None:
+            self._pools = pools.counted(self._pools, amounts)
+
+    def give_back(self, amounts: Amounts) -> None:
+        """Count what was released since pools were read."""
+        if self._pools is not None:
+            self._pools = pools.counted(self._pools, amounts, released=True)
+
+
 def _claim(stored: StoredLease, held: Claim | None) -> Claim:
     fresh = lease_claims.lease(stored.uuid, stored.project, stored.user, stored.amounts)
     return replace(fresh, generation=held.generation if held else None)
 
 
-def _taken(pools: Sequence[Pool]) -> Iterator[str]:
+def _taken(lent: Sequence[Pool]) -> Iterator[str]:
     """Yield the providers of which something is taken."""
-    for pool in pools:
+    for pool in lent:
         if pool.cores.used:
             yield pool.cpu
         yield from (each.uuid for each in pool.nics if each.mbps.used)

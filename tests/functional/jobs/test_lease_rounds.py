@@ -253,6 +253,44 @@ def test_a_lease_that_gives_trouble_delays_no_other(rounds):
         rounds.round()
 
 
+def test_pools_are_read_once_a_round_and_each_consumer_once_a_look(rounds):
+    for _ in range(3):
+        rounds.ask(1000, network_mbps=10)
+    read = Counting(rounds.claims)
+    reads = []
+    rounds.process = LeaseRounds(rounds.leases, read, lambda: reads.append(1) or rounds.pools())
+    assert rounds.round() == 3
+    assert len(reads) == 1
+    spread = {rounds.now(each).gpu for each in rounds.leases.find()}
+    assert len(spread) == 3, "each choice counts those before it"
+    rounds.look()
+    assert len(read.providers) == len(set(read.providers))
+
+
+class Counting:
+    """Claims; takes note of which providers are asked."""
+
+    def __init__(self, real):
+        self._real, self.providers = real, []
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+    def of_providers(self, providers):
+        self.providers += (listed := list(providers))
+        return self._real.of_providers(listed)
+
+
+def test_what_a_round_releases_it_can_lend_again(rounds):
+    first, ending = rounds.ask(pool="g1"), rounds.ask(level=ServiceLevel.GOLD, pool="g2")
+    rounds.round()
+    rounds.spoil(first, claimed=False)  # a process died before it took note: pools are read for it
+    rounds.release(ending)
+    heir = rounds.ask(level=ServiceLevel.GOLD, pool="g2")
+    rounds.round()
+    assert rounds.now(heir).claimed
+
+
 def chosen(rounds, provider, amounts):
     """A lease whose GPU is chosen, and not yet claimed."""
     return rounds.leases.choose(rounds.ask(1000), "g1", provider, {provider: amounts}, USER)
@@ -368,26 +406,54 @@ def killed(rounds, chance):
     """One process after another dies at some step; users go on, and late writes arrive when they like."""
     late, asked = [], []
     for _ in range(6):
-        left = [chance.randint(1, 12)]
-        rounds.process = rounds.start(
-            Mortal(rounds.leases, ("choose", "hold", "change"), left),
-            Mortal(rounds.claims, ("write",), left, late),
-        )
+        rounds.process = mortal(rounds, chance.randint(1, 12), late)
         try:
             for _ in range(4):
                 asked += [rounds.ask(chance.choice((1000, 3000, 5000))) for _ in range(2)]
-                one = rounds.now(chance.choice(asked))
-                if life.LeaseState.RELEASING in life.TRANSITIONS[one.state]:
-                    rounds.release(one)
+                given_up(rounds, chance.choice(asked))
                 rounds.round()
                 rounds.look()
         except KilledError:
             pass
         while late and chance.random() < 0.5:
             arrive(late)
+    return [*asked, claimed_after_its_end(rounds, chance, late)]
+
+
+def claimed_after_its_end(rounds, chance, late):
+    """A process dies while it claims for a lease, which its user gives up; the claim arrives when the lease is gone."""
     while late:
         arrive(late)
-    return asked
+    for each in rounds.leases.find(states=(LeaseState.RESERVED,)):
+        given_up(rounds, each)
+    rounds.process = rounds.start(rounds.leases, rounds.claims)
+    rounds.round()
+    lease = rounds.ask(chance.choice((1000, 3000)))
+    # The third of its writes: chosen, and that it was, then the claim.
+    rounds.process = mortal(rounds, 3, late)
+    with pytest.raises(KilledError):
+        rounds.round()
+    given_up(rounds, lease)
+    rounds.process = rounds.start(rounds.leases, rounds.claims)
+    rounds.round()
+    assert rounds.now(lease).state is LeaseState.GONE
+    arrive(late)
+    assert lease.uuid in rounds.held(), "an orphan"
+    return lease
+
+
+def given_up(rounds, lease):
+    if life.LeaseState.RELEASING in life.TRANSITIONS[rounds.now(lease).state]:
+        rounds.release(lease)
+
+
+def mortal(rounds, steps, late):
+    """A process that dies before or after one of its writes."""
+    left = [steps]
+    return rounds.start(
+        Mortal(rounds.leases, ("choose", "hold", "change"), left),
+        Mortal(rounds.claims, ("write",), left, late),
+    )
 
 
 def arrive(late):
