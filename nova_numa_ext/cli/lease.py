@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack numa lease …``: GPUs of other hosts that projects hold. Nothing attaches them to servers yet."""
+"""``openstack numa lease …``: GPUs of other hosts that projects hold."""
 
 import argparse
 from datetime import UTC, datetime
@@ -52,12 +52,20 @@ class CreateLease(command.ShowOne):  # type: ignore[misc]
         parser.add_argument(
             "--pool", default="", metavar="<host>", help="Host whose GPU it must be (default: any)"
         )
+        parser.add_argument(
+            "--server",
+            dest="server_id",
+            metavar="<uuid>",
+            help="Server that it is for: attached where that runs (default: none)",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and values."""
         asked = ("memory_mb", "api", "service_level", "network_mbps", "pool")
         body = {name: getattr(parsed_args, name) for name in asked}
+        if parsed_args.server_id is not None:
+            body["server_id"] = parsed_args.server_id
         return _shown(_client(self).create_lease(body))
 
 

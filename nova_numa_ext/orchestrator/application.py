@@ -28,6 +28,7 @@ from nova_numa_ext.orchestrator.api import app, policies
 from nova_numa_ext.orchestrator.cloud.user import UserClouds
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Jobs
+from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from placement_traits.errors import LONGEST_TEXT, cut
@@ -76,6 +77,7 @@ def _routes(conf: cfg.ConfigOpts) -> Application:
         clouds.of,
         options.api,
         leases=Leases(database),
+        lease_hosts=LeaseHosts(database),
         queue=options.queue.settings(),
     )
 

@@ -31,6 +31,7 @@ from nova_numa_ext.orchestrator.store.leader import (
     NotLeaderError,
     Term,
 )
+from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.recovery import Recovery
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
@@ -158,7 +159,9 @@ class JobEngine:
         self._lost_claims = LostClaims(claims, self._jobs)
         self._lost_servers = LostServers(self._jobs, trusts)
         self._lost_trusts = LostTrusts(self._jobs, self._ended, trusts)
-        self._leases = LeaseRounds(Leases(database), claims, pools)
+        self._leases = LeaseRounds(
+            Leases(database), claims, pools, LeaseHosts(database).all, hosts.name
+        )
         self._leasing = threading.Lock()
         self._troubled: dict[str, frozenset[str]] = {
             _LEASES: frozenset(),
@@ -216,7 +219,7 @@ class JobEngine:
         self._watchers.give(_LEASES, partial(self._carry_leases, engaged))
         if time.monotonic() >= self._reconciled_s + self._options.reconcile_interval_s:
             self._reconciled_s = time.monotonic()
-            self._watchers.give(_CLAIMS, partial(self._reconcile, engaged.lead))
+            self._watchers.give(_CLAIMS, partial(self._reconcile, engaged))
         return None if turn.over else self._hands.done()
 
     def stop(self, seconds: float) -> bool:
@@ -274,9 +277,10 @@ class JobEngine:
         finally:
             self._leasing.release()
 
-    def _look_at_leases(self, lead: Callable[[], None]) -> int:
+    def _look_at_leases(self, engaged: Engaged) -> int:
         with self._reports(_LEASE_CLAIMS) as trouble:
-            return self._leases.look(lead, trouble)
+            ended = self._leases.end_without_server(engaged.actor, trouble)
+            return ended + self._leases.look(engaged.lead, trouble)
 
     @contextmanager
     def _reports(self, key: str) -> Iterator[Unreadable]:
@@ -291,8 +295,9 @@ class JobEngine:
         yield trouble
         self._troubled[key] = frozenset(found)
 
-    def _reconcile(self, lead: Callable[[], None]) -> None:
+    def _reconcile(self, engaged: Engaged) -> None:
         """Give back what is of no job; one look at a time."""
+        lead = engaged.lead
         if not self._reconciling.acquire(blocking=False):
             return
         looks: tuple[tuple[str, str, Callable[[], int]], ...] = (
@@ -303,7 +308,7 @@ class JobEngine:
                 lambda: self._lost_servers.release(lead, self._hands.alone),
             ),
             (_GIVEN, "trusts of no job", self._lost_trusts.release),
-            (_LEASE_CLAIMS, "claims of no lease", lambda: self._look_at_leases(lead)),
+            (_LEASE_CLAIMS, "claims of no lease", lambda: self._look_at_leases(engaged)),
         )
         try:
             for key, what, look in looks:

@@ -6,27 +6,30 @@
     RESERVED, nothing chosen    a GPU is chosen and stored; where none has room, the lease ends
     RESERVED, not claimed       what is stored is claimed, however far a process came that died; then it is *held*;
                                 where there is no room for it any more, another GPU is chosen in the next round
+    held                        what hosts report leads on: :mod:`.lease_steps`
     RELEASING                   when its GPU's host serves it no more: the claim is released, then it is GONE
-    all others                  are not touched
 
 A lease that cannot take its step, or whose row cannot be read, is reported and holds up no other one. Pools are read
 once a round, when the first lease needs them; what the round itself claims and releases is counted on that reading.
 
 Beside it, each claim of a lease on a pool is compared with the rows. One of which no lease that lives knows in two
 looks is released, under the generation that was read: an answer came late. A held lease whose claim is gone, by an
-operator's hand, is claimed again where there still is room. Claims of moves are left alone: no row knows of which lease
+operator's hand, is claimed again where there still is room. A lease whose server has no host in Placement in two looks,
+because it was deleted or shelved, is released. Claims of moves are left alone: no row knows of which lease
 they are.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from nova_numa_ext.orchestrator.lease_steps import Placed, Silence, next_step
 from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Actor, Unreadable
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
-from nova_numa_ext.orchestrator.store.leases import Leases, StoredLease
+from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
+from nova_numa_ext.orchestrator.store.leases import LIVING, Leases, StoredLease
 from nova_numa_ext.policy.remote_gpu import lease_claims, leases
 from nova_numa_ext.policy.remote_gpu.choosing import choose
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
@@ -49,7 +52,10 @@ from placement_traits.reason import Reason
 
 _LOG: Final = logging.getLogger(__name__)
 
-_STEPS: Final = (LeaseState.RESERVED, LeaseState.RELEASING)
+_USED: Final = (LeaseState.ATTACHED, LeaseState.DETACHED)
+
+HostsNow = Callable[[], Mapping[str, LeaseHost]]
+"""Reads the hosts that report leases."""
 
 PoolsNow = Callable[[], Sequence[Pool]]
 """Reads all pools."""
@@ -59,13 +65,26 @@ class LeaseRounds:
     """Carries leases on, and compares them with their claims; each for one thread at a time.
 
     :param lent: reads what hosts lend now
+    :param hosts: reads what hosts have reported
+    :param placed: says on which host Placement has a server
     """
 
-    def __init__(self, stored: Leases, claims: ClaimStore, lent: PoolsNow) -> None:
+    def __init__(
+        self,
+        stored: Leases,
+        claims: ClaimStore,
+        lent: PoolsNow,
+        hosts: HostsNow = dict,
+        placed: Placed = lambda _server: None,
+    ) -> None:
         self._leases = stored
         self._claims = claims
         self._pools = lent
+        self._hosts = hosts
+        self._placed = placed
+        self._silence = Silence()
         self._suspects: dict[str, Claim] = {}
+        self._without_host: frozenset[str] = frozenset()
 
     def round(self, actor: Actor, may: Callable[[], None], trouble: Unreadable) -> int:
         """Let each lease that has something to do take a step or two; return how many changed.
@@ -77,7 +96,8 @@ class LeaseRounds:
         """
         changed = 0
         lent = _Lent(self._pools)
-        for each in self._leases.find(states=_STEPS, unreadable=trouble):
+        self._silence.look(self._hosts())
+        for each in self._leases.find(states=LIVING, unreadable=trouble):
             try:
                 now = self._carried(each, actor, may, lent)
             except (LostRaceError, ConflictError) as error:
@@ -124,12 +144,18 @@ class LeaseRounds:
         if stored.state is LeaseState.RELEASING:
             return self._ended(stored, actor, may, lent)
         if stored.claimed:
-            return stored
+            return self._led_on(stored, actor)
         if not stored.amounts:
             stored = self._chosen(stored, actor, lent)
         elif not lent.have(stored.amounts):
             return self._leases.choose(stored, "", "", {}, actor)
         return self._reserved(stored, actor, may, lent) if stored.amounts else stored
+
+    def _led_on(self, stored: StoredLease, actor: Actor) -> StoredLease:
+        found = next_step(stored, self._silence, self._placed)
+        if found is None:
+            return stored
+        return self._leases.change(stored, found.step, actor, (found.reason,))
 
     def _chosen(self, stored: StoredLease, actor: Actor, lent: "_Lent") -> StoredLease:
         """Choose its GPU, or let it end where none has room."""
@@ -173,6 +199,30 @@ class LeaseRounds:
         for claim in self._claims.of_providers(sorted(_taken(self._pools()))):
             if claim.type == LEASE_CONSUMER:
                 yield claim
+
+    def end_without_server(self, actor: Actor, trouble: Unreadable) -> int:
+        """Release leases whose servers two looks in a row found on no host; return how many.
+
+        :param trouble: called with each lease that cannot be read
+        :raises NotLeaderError: the term is over
+        :raises ServiceUnavailableError: Placement or the database does not answer
+        """
+        used = self._leases.find(states=_USED, unreadable=trouble)
+        found = {
+            each.uuid: each
+            for each in used
+            if each.server
+            and not self._silence.running(each.server)
+            and self._placed(each.server) is None
+        }
+        before, self._without_host = self._without_host, frozenset(found)
+        reasons = (Reason(LeaseTerm.SERVER_GONE, ""),)
+        for uuid in found.keys() & before:
+            try:
+                self._leases.change(found[uuid], leases.release, actor, reasons)
+            except LostRaceError as error:
+                _LOG.info("lease %s: %s", uuid, error)
+        return len(found.keys() & before)
 
     def _released(self, claim: Claim, may: Callable[[], None]) -> bool:
         _LOG.warning("no lease knows of claim %s: released", claim.consumer)

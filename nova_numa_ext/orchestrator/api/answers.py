@@ -149,12 +149,12 @@ _LEASE: Final = _object(
     id=_text("its uuid, and its consumer's in Placement"),
     project_id=_text("project that it belongs to"),
     user_id=_text("user that asked for it"),
-    server_id={
-        "type": ["string", "null"],
-        "description": "server that it is for; null: none is named",
-    },
     **{
         **_ASKED_LEASE["properties"],
+        "server_id": {
+            "type": ["string", "null"],
+            "description": "server that it is for; null: none is named",
+        },
         "pool": {
             "type": ["string", "null"],
             "description": "host whose GPU it must be, empty: any; null: hidden",
@@ -171,12 +171,47 @@ _LEASE: Final = _object(
         "type": ["string", "null"],
         "description": "provider of the GPU; null: hidden, or none is chosen",
     },
+    client_host={
+        "type": ["string", "null"],
+        "description": "host that may connect, where its server runs; null: hidden, or none may",
+    },
     created_at=_time("when it was asked for"),
     ended_at=_time("when it ended"),
 )
 
 LEASE: Final = _object(lease=_LEASE)
 LEASES: Final = _object(leases=_array(_LEASE, "in the order in which they were asked for"))
+
+_EPOCH: Final[Schema] = {"type": "integer", "description": "that counts now"}
+
+HOST_LEASES: Final = _object(
+    serves=_array(
+        _object(
+            id=_text("of the lease"),
+            epoch=_EPOCH,
+            gpu=_text("provider of the GPU"),
+            **{
+                name: _ASKED_LEASE["properties"][name]
+                for name in ("memory_mb", "service_level", "api", "network_mbps")
+            },
+        ),
+        "leases whose server process the host is to run",
+    ),
+    ends=_array(
+        _object(id=_text("of the lease"), epoch=_EPOCH),
+        "leases of which it is to report that no process runs any more",
+    ),
+    attaches=_array(
+        _object(
+            id=_text("of the lease"),
+            epoch=_EPOCH,
+            server_id=_text("server that may use it"),
+            api=_ASKED_LEASE["properties"]["api"],
+            address=_text("where its server process listens"),
+        ),
+        "leases of the host's servers: their GPU's host has acknowledged the epoch",
+    ),
+)
 
 LIMITS: Final = _object(
     limits=_array(

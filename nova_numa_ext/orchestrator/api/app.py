@@ -25,12 +25,13 @@ from werkzeug.exceptions import HTTPException
 from nova_numa_ext.orchestrator import queued
 from nova_numa_ext.orchestrator.api import bodies, intake, policies, views
 from nova_numa_ext.orchestrator.api.routes import MOST_ROWS, ROUTES, ROWS
-from nova_numa_ext.orchestrator.api.schemas import check_create, check_lease
+from nova_numa_ext.orchestrator.api.schemas import check_create, check_lease, check_report
 from nova_numa_ext.orchestrator.cloud.asking import SilentError
 from nova_numa_ext.orchestrator.cloud.user import UserCloud
 from nova_numa_ext.orchestrator.conf import ApiOptions
 from nova_numa_ext.orchestrator.store.database import DatabaseError, LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Actor, ExistsError, Jobs, NewJob, StoredJob
+from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases, StoredLease, UnreadableLeaseError
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.jobs import limits as of_projects
@@ -96,6 +97,7 @@ def make(
     options: ApiOptions | None = None,
     *,
     leases: Leases,
+    lease_hosts: LeaseHosts,
     queue: QueueSettings | None = None,
 ) -> flask.Flask:
     """Return the WSGI application.
@@ -113,11 +115,12 @@ def make(
         cloud,
         options or ApiOptions(),
         leases=leases,
+        lease_hosts=lease_hosts,
         queue=queue or QueueSettings(),
     )
     for route in ROUTES:
         app.add_url_rule(
-            route.path.replace("{job}", "<uuid>").replace("{lease}", "<uuid>"),
+            _rule(route.path),
             f"{route.method} {route.path}",
             getattr(routes, route.view),
             methods=[route.method],
@@ -130,6 +133,11 @@ def make(
     return app
 
 
+def _rule(path: str) -> str:
+    named = path.replace("{job}", "<uuid>").replace("{lease}", "<uuid>")
+    return named.replace("{host}", "<host>")
+
+
 class _Routes:
     def __init__(
         self,
@@ -140,9 +148,11 @@ class _Routes:
         options: ApiOptions,
         *,
         leases: Leases,
+        lease_hosts: LeaseHosts,
         queue: QueueSettings,
     ) -> None:
         self._leases = leases
+        self._lease_hosts = lease_hosts
         self._jobs = jobs
         self._ended_trusts = ended_trusts
         self._enforcer = enforcer
@@ -278,8 +288,9 @@ class _Routes:
     def create_lease(self) -> Any:
         asking = _asking()
         self._allow(asking, policies.LEASE_CREATE)
-        asked = check_lease(bodies.parsed(flask.request.get_data()))
-        return self._shown_lease(self._leases.create(asking.project, asking.user, asked)), 202
+        asked, server = check_lease(bodies.parsed(flask.request.get_data()))
+        made = self._leases.create(asking.project, asking.user, asked, server)
+        return self._shown_lease(made), 202
 
     def find_leases(self) -> Any:
         asking = _asking()
@@ -290,9 +301,7 @@ class _Routes:
             states=_states(LeaseState),
             after=flask.request.args.get("marker"),
             limit=_number("limit", ROWS, 1, MOST_ROWS),
-            unreadable=lambda uuid, error: _LOG.warning(
-                "lease %s cannot be read and is left out: %s", uuid, error
-            ),
+            unreadable=_left_out,
         )
         return {"leases": [self._shown_lease(each)["lease"] for each in found]}
 
@@ -314,6 +323,46 @@ class _Routes:
                 continue
             return self._shown_lease(lease), 202
         raise _RefusedError(409, f"Lease {uuid} changes all the time: try again.")
+
+    def host_leases(self, host: str) -> Any:
+        self._allow_host(_asking(), policies.HOST_LEASES, host)
+        return views.host_leases(self._leases_of(host), host)
+
+    def report_leases(self, host: str) -> Any:
+        asking = _asking()
+        self._allow_host(asking, policies.HOST_REPORT, host)
+        report = check_report(bodies.parsed(flask.request.get_data()))
+        serves = {each["id"]: each for each in report["serves"]}
+        ended = {each["id"]: each["epoch"] for each in report["ended"]}
+        for lease in self._leases_of(host):
+            if lease.uuid in serves and lease.lease.epoch_at(host) is not None:
+                epoch, address = serves[lease.uuid]["epoch"], serves[lease.uuid]["address"]
+            elif lease.uuid in ended and lease.state is LeaseState.RELEASING:
+                epoch, address = ended[lease.uuid], ""
+            else:
+                continue
+            try:
+                self._leases.acknowledge(lease, host, epoch, address, Actor(asking.user))
+            except LostRaceError as error:
+                _LOG.info("lease %s: %s", lease.uuid, error)  # it is reported again
+        self._lease_hosts.report(host, report["servers"])
+        return views.host_leases(self._leases_of(host), host)
+
+    def _leases_of(self, host: str) -> list[StoredLease]:
+        return self._leases.of_host(host, _left_out)
+
+    def _allow_host(self, asking: _Asking, rule: str, host: str) -> None:
+        target = {"project_id": asking.project, "host": host}
+        credentials = {
+            **asking.context.to_policy_values(),
+            "user_name": asking.context.user_name or "",
+        }
+        try:
+            allowed = self._enforcer.authorize(rule, target, credentials)
+        except policy.InvalidScope:
+            allowed = False
+        if not allowed:
+            raise _forbidden(rule)
 
     def _shown_lease(self, lease: StoredLease) -> dict[str, Any]:
         internals = self._may(_asking(), policies.LEASE_INTERNALS, lease.project)
@@ -404,6 +453,10 @@ class _Routes:
             return bool(self._enforcer.authorize(rule, {"project_id": project}, asking.context))
         except policy.InvalidScope:
             return False
+
+
+def _left_out(uuid: str, error: Exception) -> None:
+    _LOG.warning("lease %s cannot be read and is left out: %s", uuid, error)
 
 
 def _forbidden(rule: str) -> _RefusedError:

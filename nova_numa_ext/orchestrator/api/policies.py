@@ -26,6 +26,10 @@ LEASE_LIST_ALL: Final = "numa_ext:leases:list:all_projects"
 LEASE_SHOW: Final = "numa_ext:leases:show"
 LEASE_INTERNALS: Final = "numa_ext:leases:show:internals"
 LEASE_RELEASE: Final = "numa_ext:leases:release"
+HOST_LEASES: Final = "numa_ext:hosts:leases:list"
+HOST_REPORT: Final = "numa_ext:hosts:leases:report"
+
+_OWN_HOST: Final = "role:numa_ext_host and user_name:numa-ext-host-%(host)s"
 
 
 def _rule(name: str, check: str, what: str, *operations: tuple[str, str]) -> Any:
@@ -111,6 +115,19 @@ RULES: Final = (
         f"({_MEMBER}) or role:admin",
         "Release a lease.",
         ("POST", "/v1/leases/{lease}/release"),
+    ),
+    _rule(
+        HOST_LEASES,
+        f"({_OWN_HOST}) or {_EVERYWHERE}",
+        "See which leases a host serves and uses. A host's own user sees its own.",
+        ("GET", "/v1/hosts/{host}/leases"),
+    ),
+    _rule(
+        HOST_REPORT,
+        _OWN_HOST,
+        "Report what a host does for leases. Only its own user, numa-ext-host-HOST, may: what is reported decides "
+        "which client may use a GPU.",
+        ("POST", "/v1/hosts/{host}/leases"),
     ),
 )
 

@@ -29,7 +29,7 @@ class Query:
 class Route:
     """A request.
 
-    :param path: ``{job}`` and ``{lease}`` stand for uuids
+    :param path: ``{job}`` and ``{lease}`` stand for uuids, ``{host}`` for a name
     :param view: name of what answers it in the application
     :param what: it does, as a sentence
     :param answers: status of success -> schema of its body
@@ -165,6 +165,22 @@ ROUTES: Final = (
         "End a lease. What it holds is free when the host of its GPU serves it no more.",
         {202: answers.LEASE},
         _NO_LEASE | {409: "the lease has ended, or is stored in a form of another release"},
+    ),
+    Route(
+        "GET",
+        "/v1/hosts/{host}/leases",
+        "host_leases",
+        "Show what a host is to do for leases: an agent asks its own.",
+        {200: answers.HOST_LEASES},
+    ),
+    Route(
+        "POST",
+        "/v1/hosts/{host}/leases",
+        "report_leases",
+        "Report what a host does for leases; the answer is what it is to do. An epoch that a GPU's host reports is "
+        "acknowledged: it serves no client of an older one any more.",
+        {200: answers.HOST_LEASES},
+        body=schemas.HOST_REPORT,
     ),
     Route(
         "GET",

@@ -17,6 +17,7 @@ MOST_SERVERS: Final = 1024
 _MOST_NETWORKS: Final = 16
 _MOST_EXTRA_SPECS: Final = 64
 # As Placement's amounts.
+_MOST_LEASES: Final = 4096
 _MOST_AMOUNT: Final = 2**31 - 1
 _MOST_SECONDS: Final = 10 * 366 * 86_400
 
@@ -159,6 +160,12 @@ CREATE: Final[Mapping[str, Any]] = {
     },
 }
 
+_UUID: Final = {
+    "type": "string",
+    "pattern": r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z",
+    "$comment": "a uuid in lower case, with hyphens",
+}
+
 LEASE: Final[Mapping[str, Any]] = {
     "type": "object",
     "required": ["lease"],
@@ -194,6 +201,64 @@ LEASE: Final[Mapping[str, Any]] = {
                     "default": "",
                     "description": "host whose GPU it must be; any if empty",
                 },
+                "server_id": {
+                    **_UUID,
+                    "description": "server that it is for; it is attached where that runs. Without one to none",
+                },
+            },
+        }
+    },
+}
+
+_EPOCH: Final = {
+    "type": "integer",
+    "minimum": 1,
+    "maximum": 2**62,
+    "description": "none older is served any more",
+}
+
+
+def _of_leases(description: str, **more: Mapping[str, Any]) -> dict[str, Any]:
+    members = {"id": {**_UUID, "description": "of the lease"}, "epoch": _EPOCH, **more}
+    return {
+        "type": "array",
+        "maxItems": _MOST_LEASES,
+        "description": description,
+        "items": {
+            "type": "object",
+            "required": list(members),
+            "additionalProperties": False,
+            "properties": members,
+        },
+    }
+
+
+HOST_REPORT: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "required": ["report"],
+    "additionalProperties": False,
+    "properties": {
+        "report": {
+            "type": "object",
+            "required": ["serves", "ended", "servers"],
+            "additionalProperties": False,
+            "properties": {
+                "serves": _of_leases(
+                    "leases whose server processes run here",
+                    address={
+                        "type": "string",
+                        "pattern": r"^[A-Za-z0-9.:\[\]_-]{1,255}\Z",
+                        "$comment": "an address and a port",
+                        "description": "where the process listens",
+                    },
+                ),
+                "ended": _of_leases("leases of which no process runs here any more"),
+                "servers": {
+                    "type": "array",
+                    "maxItems": _MOST_LEASES,
+                    "description": "servers that run here, of those for which leases may be",
+                    "items": _UUID,
+                },
             },
         }
     },
@@ -201,6 +266,7 @@ LEASE: Final[Mapping[str, Any]] = {
 
 _CHECK: Final = jsonschema.Draft202012Validator(CREATE)
 _CHECK_LEASE: Final = jsonschema.Draft202012Validator(LEASE)
+_CHECK_REPORT: Final = jsonschema.Draft202012Validator(HOST_REPORT)
 
 
 def check_create(body: Any) -> Mapping[str, Any]:
@@ -213,17 +279,25 @@ def check_create(body: Any) -> Mapping[str, Any]:
     return found
 
 
-def check_lease(body: Any) -> LeaseSpec:
-    """Return what a request's body asks for. Errors as of :func:`check_create`."""
+def check_report(body: Any) -> Mapping[str, Any]:
+    """Return what a host reports. Errors as of :func:`check_create`."""
+    _check(_CHECK_REPORT, body)
+    found: Mapping[str, Any] = body["report"]
+    return found
+
+
+def check_lease(body: Any) -> tuple[LeaseSpec, str]:
+    """Return what a request's body asks for, and for which server, '' for none. Errors as of :func:`check_create`."""
     _check(_CHECK_LEASE, body)
     asked = body["lease"]
-    return LeaseSpec(
+    spec = LeaseSpec(
         asked["memory_mb"],
         ServiceLevel(asked.get("service_level", ServiceLevel.SILVER)),
         RemoteGpuApi(asked["api"]),
         asked.get("network_mbps", 0),
         asked.get("pool", ""),
     )
+    return spec, asked.get("server_id", "")
 
 
 def _check(schema: jsonschema.Draft202012Validator, body: Any) -> None:

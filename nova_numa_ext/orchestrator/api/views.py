@@ -16,6 +16,7 @@ from nova_numa_ext.orchestrator.store.leases import StoredLease
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.jobs.terms import for_tenants, sentence
 from nova_numa_ext.policy.remote_gpu.lease_terms import lease_for_tenants, lease_sentence
+from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits.reason import Reason
 
 _ENGINE: Final = "engine"
@@ -97,8 +98,47 @@ def lease(found: StoredLease, *, internals: bool) -> dict[str, Any]:
         ),
         "host": (found.lease.gpu_host or None) if internals else None,
         "gpu": (found.gpu or None) if internals else None,
+        "client_host": (found.lease.client_host or None) if internals else None,
         "created_at": found.created_at,
         "ended_at": found.ended_at,
+    }
+
+
+def host_leases(found: Sequence[StoredLease], host: str) -> dict[str, Any]:
+    """Return what a host is to do for leases.
+
+    :param found: those whose GPU or client it has
+    """
+    served, ends, attached = list[Any](), list[Any](), list[Any]()
+    for each in found:
+        lease = each.lease
+        if lease.epoch_at(host) is not None:
+            served.append(_served(each))
+        elif lease.gpu_host == host and lease.state is LeaseState.RELEASING and not lease.fenced:
+            ends.append({"id": each.uuid, "epoch": lease.epoch})
+        epoch = lease.may_connect(host)
+        if epoch is not None:
+            attached.append(
+                {
+                    "id": each.uuid,
+                    "epoch": epoch,
+                    "server_id": each.server,
+                    "api": each.asked.api,
+                    "address": each.address,
+                }
+            )
+    return {"serves": served, "ends": ends, "attaches": attached}
+
+
+def _served(found: StoredLease) -> dict[str, Any]:
+    return {
+        "id": found.uuid,
+        "epoch": found.lease.epoch,
+        "gpu": found.gpu,
+        "memory_mb": found.asked.memory_mb,
+        "service_level": found.asked.level,
+        "api": found.asked.api,
+        "network_mbps": found.asked.network_mbps,
     }
 
 

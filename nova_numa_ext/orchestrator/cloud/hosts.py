@@ -20,6 +20,7 @@ class ServerHosts:
     def __init__(self, client: PlacementClient) -> None:
         self._client = client
         self._roots: dict[str, str] = {}
+        self._names: dict[str, str] = {}
         self._hosts: dict[str, tuple[str, str]] = {}
 
     def host(self, server: str, host_id: str = "") -> str | None:
@@ -40,6 +41,13 @@ class ServerHosts:
                 self._hosts[server] = (host_id, host)
                 return host
         return None
+
+    def name(self, server: str) -> str | None:
+        """Return the name of the host that a server has amounts of; None: it has none of any."""
+        root = self.host(server)
+        if root is not None and root not in self._names:
+            self._names[root] = str(self._client.get(f"/resource_providers/{root}")["name"])
+        return self._names[root] if root else None
 
     def _root(self, provider: str) -> str:
         if provider not in self._roots:

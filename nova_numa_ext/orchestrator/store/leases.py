@@ -19,6 +19,7 @@ from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Actor, Unreadable
 from nova_numa_ext.orchestrator.store.tables import Now
+from nova_numa_ext.policy.remote_gpu import leases
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import Lease, LeaseState
 from placement_traits.claims import Amounts
@@ -62,6 +63,7 @@ class StoredLease:
     :param amounts: what its claim holds, or is to hold
     :param claimed: Placement has granted the claim, and it is not released
     :param reasons: of its state
+    :param address: where its server process listens, as its GPU's host has reported; '' before
     """
 
     number: int
@@ -78,6 +80,7 @@ class StoredLease:
     changed_at: float
     ended_at: float | None
     reasons: tuple[Reason, ...]
+    address: str = ""
 
     @property
     def uuid(self) -> str:
@@ -188,6 +191,16 @@ class Leases:
                 return found
             query, left = query.where(columns.id > rows[-1].id), limit - len(found)
 
+    def of_host(self, host: str, unreadable: Unreadable) -> list[StoredLease]:
+        """Return leases that have not ended and whose GPU, or whose client, a host has.
+
+        :param unreadable: as of :meth:`find`
+        """
+        columns = tables.lease.c
+        mine = (columns.gpu_host == host) | (columns.client_host == host)
+        query = select(tables.lease).where(mine, columns.state.in_(LIVING)).order_by(columns.id)
+        return _readable(self._rows(query), unreadable)
+
     def living(self, unreadable: Unreadable) -> list[StoredLease]:
         """Return leases that have not ended.
 
@@ -244,6 +257,19 @@ class Leases:
             return stored
         ended = {"claimed": False, "ended_at": Now()} if lease.state.final else {}
         return self._write(stored, lease, actor, reasons or stored.reasons, **ended)
+
+    def acknowledge(
+        self, stored: StoredLease, host: str, epoch: int, address: str, actor: Actor
+    ) -> StoredLease:
+        """Take note of what a GPU's host reports: :func:`nova_numa_ext.policy.remote_gpu.leases.acknowledge`.
+
+        :param address: where the lease's server process listens; '': there is none
+        :raises LostRaceError: it has changed since it was read
+        """
+        lease = leases.acknowledge(stored.lease, host, epoch)
+        if host != lease.gpu_host or (lease, address) == (stored.lease, stored.address):
+            return stored
+        return self._write(stored, lease, actor, stored.reasons, address=address)
 
     def purge(self, before: float, most: int = 1000) -> int:
         """Delete leases that ended before a time; return how many.
@@ -350,6 +376,7 @@ def _understood(row: Row[Any]) -> StoredLease:
         changed_at=row.changed_at,
         ended_at=row.ended_at,
         reasons=tuple(Reason(**each) for each in row.reasons),
+        address=row.address,
     )
 
 

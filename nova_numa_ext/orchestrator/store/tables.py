@@ -145,6 +145,7 @@ lease: Final = Table(
     Column("acknowledged", _NUMBER, nullable=False),
     Column("gpu_host", String(255), nullable=False),
     Column("client_host", String(255), nullable=False),
+    Column("address", String(255), nullable=False, server_default=""),
     Column("gpu", _UUID, nullable=False),
     Column("amounts", JSON, nullable=False),
     Column("claimed", Boolean, nullable=False),
@@ -154,6 +155,17 @@ lease: Final = Table(
     Column("reasons", JSON, nullable=False),
     Index("lease_state", "state"),
     Index("lease_project_state", "project_id", "state"),
+    Index("lease_gpu_host", "gpu_host", "state"),
+    Index("lease_client_host", "client_host", "state"),
+    mysql_engine="InnoDB",
+)
+
+lease_host: Final = Table(
+    "lease_host",
+    METADATA,
+    Column("host", String(255), primary_key=True),
+    Column("seen_at", Double, nullable=False),
+    Column("servers", JSON, nullable=False),
     mysql_engine="InnoDB",
 )
 

@@ -21,6 +21,11 @@ class LeaseTerm(StrEnum):
     HELD = "held"
     NO_GPU = "no_gpu"
     RELEASED = "released"
+    STARTING = "starting"
+    ATTACHED = "attached"
+    STOPPED = "stopped"
+    HOST_SILENT = "host_silent"
+    SERVER_GONE = "server_gone"
 
 
 LEASE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
@@ -29,6 +34,11 @@ LEASE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         LeaseTerm.HELD: "Placement holds what it needs",
         LeaseTerm.NO_GPU: "no GPU of a pool has {value} and {against} MiB left",
         LeaseTerm.RELEASED: "released by {value}",
+        LeaseTerm.STARTING: "the host of its GPU is to serve it",
+        LeaseTerm.ATTACHED: "the host of its server may connect",
+        LeaseTerm.STOPPED: "its server does not run",
+        LeaseTerm.HOST_SILENT: "the host of its GPU has not reported for {value} s",
+        LeaseTerm.SERVER_GONE: "its server is on no host any more",
     }
 )
 

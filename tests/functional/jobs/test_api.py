@@ -23,6 +23,7 @@ from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database, DatabaseError
 from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
 from nova_numa_ext.orchestrator.store.leader import Election
+from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.jobs.limits import Limits
@@ -183,6 +184,7 @@ def client_of(jobs, cloud, queue=None, rules=(), **options):
         lambda _environ: cloud,
         ApiOptions(**options),
         leases=Leases(jobs._database),
+        lease_hosts=LeaseHosts(jobs._database),
         queue=queue,
     )
     made.after_request(as_declared)
@@ -356,6 +358,8 @@ ROUTES = {
     "a lease": ("GET", "/v1/leases/{lease}"),
     "give back": ("POST", "/v1/leases/{lease}/release"),
     "no lease": ("GET", "/v1/leases/none"),
+    "of a host": ("GET", "/v1/hosts/g1/leases"),
+    "report": ("POST", "/v1/hosts/g1/leases"),
     "not there": ("GET", "/v1/jobs/none"),
     "versions": ("GET", "/"),
 }
@@ -377,6 +381,8 @@ TABLE = """
                a lease     200    200    200   200     404   403     403    401
                give back   403    202    202   403     404   403     403    401
                no lease    404    404    404   404     404   403     403    401
+               of a host   403    403    200   200     403   403     403    401
+               report      403    403    403   403     403   403     403    401
                not there   404    404    404   404     404   403     403    401
                versions    200    200    200   200     200   200     200    200
 """
@@ -402,7 +408,13 @@ def test_who_may_do_what(client, jobs, route, expected):
 
 
 def uuid_in(path):
-    return path.partition("?")[0].replace("{job}", "<uuid>").replace("{lease}", "<uuid>")
+    return (
+        path.partition("?")[0]
+        .replace("{job}", "<uuid>")
+        .replace("{lease}", "<uuid>")
+        .replace("/g1/", "/<host>/")
+        .replace("{host}", "<host>")
+    )
 
 
 def test_the_table_is_of_every_route_and_every_rule(client):

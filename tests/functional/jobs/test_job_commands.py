@@ -5,6 +5,7 @@ import io
 import json
 import sys
 import time
+import uuid
 from argparse import ArgumentTypeError
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from nova_numa_ext.orchestrator.api import app, policies
 from nova_numa_ext.orchestrator.cloud.user import ProjectQuota, UserFlavor, UserImage, UserNetwork
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
+from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.jobs.states import JobState
@@ -84,7 +86,12 @@ def client(jobs):
     enforcer.register_defaults(policies.RULES)
     database = jobs._database
     made = app.make(
-        jobs, EndedTrusts(database), enforcer, lambda _environ: CLOUD, leases=Leases(database)
+        jobs,
+        EndedTrusts(database),
+        enforcer,
+        lambda _environ: CLOUD,
+        leases=Leases(database),
+        lease_hosts=LeaseHosts(database),
     )
     return made.test_client()
 
@@ -376,13 +383,15 @@ def test_without_matplotlib_a_plot_is_a_sentence(tmp_path, monkeypatch):
 
 def test_a_lease_is_asked_for_listed_shown_and_released(shell, client):
     """Only administrators ask for one, and see its host."""
-    words = ["--memory-mb", "1000", "--api", "opencl", "--pool", "g1", "-f", "json"]
+    server = str(uuid.uuid4())
+    words = ["--memory-mb", "1000", "--api", "opencl", "--pool", "g1", "--server", server]
+    words += ["-f", "json"]
     with pytest.raises(JobRefusedError, match="numa_ext:leases:create"):
         shell(lease.CreateLease, *words)
     admin = Adapter(client, "admin", "member", "reader")
     made = json.loads(shell(lease.CreateLease, *words, adapter=admin)[1])
     assert (made["state"], made["held"], made["pool"]) == ("reserved", False, "g1")
-    assert made["reasons"] == "asked for by user-1"
+    assert (made["reasons"], made["server_id"]) == ("asked for by user-1", server)
     (row,) = json.loads(shell(lease.ListLease, "--state", "reserved", "-f", "json")[1])
     assert (row["ID"], row["GPU memory MiB"], row["Level"]) == (made["id"], 1000, "silver")
     shown = [made["id"], "-f", "json"]

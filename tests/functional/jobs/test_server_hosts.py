@@ -12,9 +12,9 @@ def test_a_server_is_where_its_cpus_are(placement):
     node = placement.child(host, "node", VCPU=4)
     server = str(uuid.uuid4())
     hosts = ServerHosts(placement.connect())
-    assert hosts.host(server) is None
+    assert (hosts.host(server), hosts.name(server)) == (None, None)
     placement.claim(server, allocations={pool: {"DISK_GB": 10}, node: {"VCPU": 1}})
-    assert hosts.host(server) == host
+    assert (hosts.host(server), hosts.name(server)) == (host, "host")
 
 
 def test_a_server_is_looked_up_again_when_nova_has_moved_it(placement):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from nova_numa_ext.policy.remote_gpu import leases
+from nova_numa_ext.policy.remote_gpu.gateway import Gateway
 from nova_numa_ext.policy.remote_gpu.leases import (
     TRANSITIONS,
     Lease,
@@ -112,21 +113,18 @@ def test_every_state_but_the_last_can_end():
 
 
 @dataclass
-class Gateway:
-    """A GPU's host: the newest epoch that it was told, kept over restarts, and who is connected."""
+class GpuHost:
+    """A GPU's host: what it remembers, kept over restarts, and who is connected."""
 
-    epoch: int = 0
-    serves: bool = False
+    gateway: Gateway = field(default_factory=Gateway)
     connected: tuple[str, int] | None = None
 
-    def told(self, epoch):
-        """Take an answer of the service; one that is older than what is known is late."""
-        if epoch is None:
-            self.serves, self.connected = False, None
-        elif epoch >= self.epoch:
-            if epoch > self.epoch:
-                self.connected = None
-            self.epoch, self.serves = epoch, True
+    def hears(self, epoch):
+        """Take an answer of the service."""
+        found = self.gateway.learn(epoch)
+        if found != self.gateway:
+            self.connected = None
+        self.gateway = found
 
 
 @dataclass
@@ -139,7 +137,7 @@ class World:
     chance: random.Random
     fence: bool = True
     lease: Lease = field(default_factory=lambda: Lease("l", "g1"))
-    gateways: dict = field(default_factory=lambda: {host: Gateway() for host in GPU_HOSTS})
+    hosts: dict = field(default_factory=lambda: {host: GpuHost() for host in GPU_HOSTS})
     answers: list = field(default_factory=list)  # (host, epoch that it should serve)
     reports: list = field(default_factory=list)  # (host, epoch that it serves)
     tokens: list = field(default_factory=list)  # (client, epoch with which it may connect)
@@ -185,12 +183,13 @@ class World:
     def learn(self):
         if self.answers:
             host, epoch = self.taken(self.answers)
-            self.gateways[host].told(epoch)
+            self.hosts[host].hears(epoch)
 
     def report(self):
         host = self.chance.choice(GPU_HOSTS)
-        if self.gateways[host].serves:
-            self.reports.append((host, self.gateways[host].epoch))
+        gateway = self.hosts[host].gateway
+        if gateway.serves:
+            self.reports.append((host, gateway.epoch))
 
     def hear(self):
         if self.reports:
@@ -208,17 +207,17 @@ class World:
         if not self.tokens:
             return
         client, epoch = self.chance.choice(self.tokens)
-        gateway = self.gateways[self.chance.choice(GPU_HOSTS)]
-        if not gateway.serves or gateway.epoch != epoch:
+        there = self.hosts[self.chance.choice(GPU_HOSTS)]
+        if not there.gateway.accepts(epoch):
             return
         self.violations += self.others_than(client) or epoch < self.newest
         self.newest = max(self.newest, epoch)
         self.accepted += 1
-        gateway.connected = client, epoch
+        there.connected = client, epoch
 
     def others_than(self, client):
         """Whether another client is connected anywhere."""
-        connected = [each.connected for each in self.gateways.values() if each.connected]
+        connected = [each.connected for each in self.hosts.values() if each.connected]
         return any(other != client for other, _epoch in connected)
 
     def taken(self, messages):

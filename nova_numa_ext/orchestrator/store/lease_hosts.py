@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts that lend GPUs or use leases: when each has last reported, and which servers that ask for leases it runs."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, insert, select, update
+
+from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store.database import Database
+from nova_numa_ext.orchestrator.store.tables import Now
+
+FRESH_S: Final = 5.0
+"""Seconds within which a report that says nothing new is not written again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseHost:
+    """A host, as of its last report.
+
+    :param seen_at: when that was, seconds since 1970, to :data:`FRESH_S`
+    :param servers: uuids of those that run there, of those for which a lease is
+    """
+
+    host: str
+    seen_at: float
+    servers: frozenset[str]
+
+
+class LeaseHosts:
+    """The table ``lease_host``.
+
+    All methods raise :class:`placement_traits.errors.ServiceUnavailableError` when the database does not answer.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def report(self, host: str, servers: Collection[str]) -> None:
+        """Take note that a host has reported.
+
+        :param servers: that it runs, of those for which a lease is
+        """
+        there = self.read(host)
+        same = there is not None and there.servers == frozenset(servers)
+        if there is not None and same and self._database.now() - there.seen_at < FRESH_S:
+            return
+        values = {"seen_at": Now(), "servers": sorted(servers)}
+        mine = tables.lease_host.c.host == host
+
+        def stored(connection: Connection) -> None:
+            changed = connection.execute(update(tables.lease_host).where(mine).values(**values))
+            if not changed.rowcount:
+                connection.execute(insert(tables.lease_host).values(host=host, **values))
+
+        self._database.again(stored)
+
+    def read(self, host: str) -> LeaseHost | None:
+        """Return a host, None when it has never reported."""
+        return self.all(host).get(host)
+
+    def all(self, host: str | None = None) -> dict[str, LeaseHost]:
+        """Return hosts that have ever reported, by name.
+
+        :param host: only this one
+        """
+        query = select(tables.lease_host)
+        if host is not None:
+            query = query.where(tables.lease_host.c.host == host)
+        with self._database.transaction() as connection:
+            rows = connection.execute(query).all()
+        return {row.host: LeaseHost(row.host, row.seen_at, frozenset(row.servers)) for row in rows}

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Agents and the service: a lease is attached where its server runs, over API, engine's rounds and Placement."""
+
+import pytest
+
+from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
+from nova_numa_ext.policy.remote_gpu import leases as life
+from nova_numa_ext.policy.remote_gpu.leases import LeaseState
+from tests.support.lease_service import ASKED, ENGINE, SERVER, LeaseService, credential
+
+HOSTS = ("g1", "c1", "c2")
+
+
+@pytest.fixture
+def service(placement, tmp_path):
+    found = LeaseService(placement, tmp_path)
+    yield found
+    found.forget()
+
+
+def test_a_lease_is_attached_where_its_server_runs_and_ends_when_its_host_says_so(service):
+    lease = service.leases.create("project-1", "user-1", ASKED, SERVER)
+    service.round()
+    service.round()
+    assert service.state(lease) is LeaseState.RESERVED, "no host serves it: none has reported"
+    assert service.report("g1").status_code == 200
+    service.round()
+    (serves,) = service.ask("g1").json["serves"]
+    assert (serves["id"], serves["epoch"], serves["memory_mb"]) == (lease.uuid, 1, 1000)
+    service.obey()
+    assert service.state(lease) is LeaseState.READY
+    service.report("c1", servers=[SERVER])
+    service.round()
+    assert service.state(lease) is LeaseState.READY, "nova has not put it there"
+    service.placed[SERVER] = "c1"
+    service.round()
+    assert service.attaches("c2") == []
+    (attach,) = service.ask("c1").json["attaches"]
+    assert attach == {
+        "id": lease.uuid,
+        "epoch": 1,
+        "server_id": SERVER,
+        "api": "opencl",
+        "address": "g1:7000",
+    }
+    service.leases.change(service.leases.read(lease.uuid), life.release, ENGINE)
+    assert service.attaches("c1") == []
+    service.round()
+    assert service.claims.read(lease.uuid) is not None, "its process may still run"
+    service.obey()
+    service.round()
+    assert (service.state(lease), service.claims.read(lease.uuid)) == (LeaseState.GONE, None)
+
+
+def test_a_server_that_moves_gets_its_lease_there_after_the_gpus_host_has_acknowledged(service):
+    lease = service.attached()
+    service.placed[SERVER] = "c2"
+    service.round()
+    assert service.attaches("c1") == [(lease.uuid, 1)], "it still runs there"
+    service.report("c2", servers=[SERVER])
+    for _ in range(3):
+        service.round()
+        assert (service.attaches("c1"), service.attaches("c2")) == ([], [])
+    service.report("g1", serves=[(lease.uuid, 1)])
+    service.round()
+    assert service.attaches("c2") == [], "an old epoch"
+    service.obey()
+    service.round()
+    assert service.attaches("c2") == [(lease.uuid, 2)]
+
+
+def test_a_server_that_stops_is_detached_and_attached_again_when_it_starts(service):
+    lease = service.attached()
+    service.report("c1")
+    service.round()
+    assert (service.state(lease), service.attaches("c1")) == (LeaseState.DETACHED, [])
+    service.obey()
+    service.report("c1", servers=[SERVER])
+    service.round()
+    service.obey()
+    service.round()
+    assert service.attaches("c1") == [(lease.uuid, 3)]
+
+
+def test_a_server_that_is_on_no_host_in_two_looks_loses_its_lease(service):
+    lease = service.attached()
+    service.report("c1")
+    service.round()
+    assert service.rounds.end_without_server(ENGINE, service.trouble) == 0
+    del service.placed[SERVER]
+    looks = [service.rounds.end_without_server(ENGINE, service.trouble) for _ in range(2)]
+    assert (looks, service.state(lease)) == ([0, 1], LeaseState.RELEASING)
+
+
+def test_a_lease_runs_on_without_the_service_and_is_lost_only_where_others_report(service):
+    lease = service.attached()
+    silent = service.hosts.all()["g1"]
+    service.round()
+    for reports, expected in ((1, LeaseState.ATTACHED), (8, LeaseState.LOST)):
+        for _ in range(reports):
+            service.now_s += 3600.0
+            service.rounds._hosts = lambda: service.reported() | {"g1": silent}
+            service.round()
+        assert service.state(lease) is expected
+    service.rounds._hosts = service.reported
+    service.now_s += 1.0
+    service.round()
+    assert service.attaches("c1") == []
+    service.obey()
+    service.round()
+    assert service.attaches("c1") == [(lease.uuid, 3)]
+
+
+@pytest.mark.parametrize("asked", HOSTS)
+@pytest.mark.parametrize("who", HOSTS)
+def test_a_host_reads_and_reports_itself_and_no_other(service, who, asked):
+    lease = service.attached()
+    before = service.leases.read(lease.uuid), service.hosts.all()
+    expected = 200 if who == asked else 403
+    assert service.ask(asked, who=who).status_code == expected
+    answer = service.report(asked, serves=[(lease.uuid, 1)], servers=[SERVER], who=who)
+    assert answer.status_code == expected
+    if who != asked:
+        assert (service.leases.read(lease.uuid), service.hosts.all()) == before
+        assert lease.uuid not in answer.get_data(as_text=True)
+
+
+@pytest.mark.parametrize("role", ["reader", "member", "service", ""])
+def test_the_name_of_a_hosts_user_without_its_role_reports_nothing(service, role):
+    answer = service.client.post("/v1/hosts/g1/leases", headers=credential("g1", role))
+    assert answer.status_code == 403
+
+
+def test_what_has_not_changed_is_not_sent_again(service):
+    service.attached()
+    tag = service.ask("c1").headers["ETag"]
+    again = service.ask("c1", **{"If-None-Match": tag})
+    assert (again.status_code, again.data) == (304, b"")
+    service.report("c1")
+    service.round()
+    assert service.ask("c1", **{"If-None-Match": tag}).status_code == 200
+
+
+def test_a_report_acknowledges_only_what_its_host_was_to_do(service):
+    """A GPU's host that reports a lease of another, an epoch that never was, or an end that nobody asked for."""
+    lease = service.attached()
+    before = service.leases.read(lease.uuid)
+    service.report("c2", serves=[(lease.uuid, 9)], ended=[(lease.uuid, 9)])
+    service.report("g1", ended=[(lease.uuid, 1)])
+    service.report("g1", serves=[(lease.uuid, 9)])
+    assert service.leases.read(lease.uuid).lease == before.lease
+    service.leases.change(before, life.release, ENGINE)
+    service.report("g1", serves=[(lease.uuid, 2)])
+    service.round()
+    assert service.state(lease) is LeaseState.RELEASING
+
+
+def test_a_report_that_says_nothing_new_is_not_written_again(service):
+    service.report("c1", servers=[SERVER])
+    first = service.hosts.all()["c1"]
+    service.report("c1", servers=[SERVER])
+    assert service.hosts.all()["c1"] == first
+    service.report("c1")
+    assert service.hosts.all()["c1"] == LeaseHost(
+        "c1", service.hosts.all()["c1"].seen_at, frozenset()
+    )
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        ({}, "serves, ended, servers"),
+        ({"serves": [{"id": "x", "epoch": 1, "address": "a:1"}]}, "a uuid"),
+        ({"serves": [{"id": SERVER, "epoch": 0, "address": "a:1"}]}, "minimum 1"),
+        ({"serves": [{"id": SERVER, "epoch": 1, "address": "a b"}]}, "an address and a port"),
+        ({"servers": ["x"] * 5000}, "maxItems 4096"),
+    ],
+)
+def test_a_report_that_cannot_be_is_a_sentence(service, report, said):
+    whole = {"report": {"serves": [], "ended": [], "servers": []} | report if report else {}}
+    answer = service.client.post("/v1/hosts/g1/leases", json=whole, headers=credential("g1"))
+    assert answer.status_code == 400
+    assert said in answer.json["errors"][0]["detail"]

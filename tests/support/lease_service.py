@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job service as the agents of hosts see it: the API, the engine's rounds, a database and a Placement."""
+
+import uuid
+from dataclasses import replace
+
+from oslo_config import cfg
+from oslo_policy import policy
+
+from nova_numa_ext.orchestrator.api import app, policies
+from nova_numa_ext.orchestrator.lease_rounds import LeaseRounds
+from nova_numa_ext.orchestrator.store.database import Database
+from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
+from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
+from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
+from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
+from nova_numa_ext.policy.remote_gpu.leases import LeaseState
+from placement_traits import pools
+from placement_traits.claims import ClaimStore, emptied
+from placement_traits.names import RemoteGpuApi, ServiceLevel
+from placement_traits.pool_reporter import PoolReporter
+from tests.support.pools import pool as lent_pool
+
+ENGINE = Actor("engine")
+SERVER = str(uuid.uuid4())
+ASKED = LeaseSpec(1000, ServiceLevel.SILVER, RemoteGpuApi.OPENCL)
+
+
+def credential(host, role="numa_ext_host"):
+    """What keystonemiddleware sets for the user of a host."""
+    return {
+        "X-Identity-Status": "Confirmed",
+        "X-User-Id": f"id-of-{host}",
+        "X-User-Name": f"numa-ext-host-{host}",
+        "X-Project-Id": "hosts",
+        "X-Roles": role,
+    }
+
+
+class LeaseService:
+    """The API, the engine's rounds, a database and a Placement with a pool on g1; hosts report by hand.
+
+    :ivar placed: server -> host, as nova has put it
+    """
+
+    def __init__(self, placement, folder):
+        database = Database(f"sqlite:///{folder}/leases.db", sqlite_synchronous=False)
+        database.sync()
+        self.leases, self.hosts = Leases(database), LeaseHosts(database)
+        self.placed, self.now_s = {}, 0.0
+        self.claims = ClaimStore(placement.client)
+        PoolReporter(placement.client).sync(lent_pool("g1"))
+        self.rounds = LeaseRounds(
+            self.leases,
+            self.claims,
+            lambda: pools.read(placement.client),
+            self.reported,
+            self.placed.get,
+        )
+        conf = cfg.ConfigOpts()
+        enforcer = policy.Enforcer(conf)
+        conf([], default_config_files=[])
+        enforcer.register_defaults(policies.RULES)
+        made = app.make(
+            Jobs(database),
+            EndedTrusts(database),
+            enforcer,
+            lambda _environ: None,
+            leases=self.leases,
+            lease_hosts=self.hosts,
+        )
+        self.client = made.test_client()
+
+    def reported(self):
+        """The hosts' reports, each as old as the test says."""
+        found = self.hosts.all()
+        return {
+            name: replace(each, seen_at=each.seen_at + self.now_s) for name, each in found.items()
+        }
+
+    def round(self):
+        self.rounds.round(ENGINE, lambda: None, self.trouble)
+
+    def trouble(self, lease, error):
+        raise AssertionError(lease) from error
+
+    def ask(self, host, who=None, **headers):
+        sent = credential(who or host) | headers
+        return self.client.get(f"/v1/hosts/{host}/leases", headers=sent)
+
+    def report(self, host, serves=(), ended=(), servers=(), who=None):
+        body = {
+            "report": {
+                "serves": [
+                    {"id": lease, "epoch": epoch, "address": f"{host}:7000"}
+                    for lease, epoch in serves
+                ],
+                "ended": [{"id": lease, "epoch": epoch} for lease, epoch in ended],
+                "servers": list(servers),
+            }
+        }
+        path = f"/v1/hosts/{host}/leases"
+        return self.client.post(path, json=body, headers=credential(who or host))
+
+    def obey(self, host="g1"):
+        """Let a GPU's host do what it is to do, and report it."""
+        asked = self.ask(host).json
+        serves = [(each["id"], each["epoch"]) for each in asked["serves"]]
+        return self.report(host, serves, [(each["id"], each["epoch"]) for each in asked["ends"]])
+
+    def attached(self):
+        """A lease whose server runs on c1, and may connect."""
+        lease = self.leases.create("project-1", "user-1", ASKED, SERVER)
+        self.obey()
+        self.placed[SERVER] = "c1"
+        self.report("c1", servers=[SERVER])
+        for _ in range(2):
+            self.round()
+        self.obey()
+        self.round()
+        assert self.state(lease) is LeaseState.ATTACHED
+        return lease
+
+    def state(self, lease):
+        return self.leases.read(lease.uuid).state
+
+    def attaches(self, host):
+        return [(each["id"], each["epoch"]) for each in self.ask(host).json["attaches"]]
+
+    def forget(self):
+        """Give back what leases hold."""
+        for lease in self.leases.find():
+            held = self.claims.read(lease.uuid)
+            if held is not None:
+                self.claims.write(emptied(held))
