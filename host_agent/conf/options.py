@@ -14,6 +14,7 @@ from host_agent.conf.memory import MemoryOptions
 from host_agent.conf.paths import HostPaths
 from host_agent.conf.placement import PlacementOptions
 from host_agent.conf.rdt import RdtOptions
+from host_agent.conf.remote_gpus import RemoteGpuOptions
 from host_agent.conf.slo import SloOptions
 
 _ROUNDS_MISSED: Final = 3  # so that one slow round is no silence
@@ -35,6 +36,7 @@ class Options:
     counters: CounterOptions = field(default_factory=CounterOptions)
     mapping: MappingOptions = field(default_factory=MappingOptions)
     bwap: BwapOptions = field(default_factory=BwapOptions)
+    remote_gpus: RemoteGpuOptions = field(default_factory=RemoteGpuOptions)
 
     @property
     def release_after_s(self) -> float:

@@ -30,6 +30,7 @@ STARTS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("numa-host-agent", "--config-file=agent.conf", "--dry-run", "--once"),
         ("numa-host-agent-ctl", "--config-file=agent.conf", "topology"),
         ("numa-host-agent-supervisor", "--help"),
+        ("numa-host-agent-leases", "--help"),
     ),
     "scheduler": (
         ("python", "-c", "from nova_numa_ext.scheduler import NumaExtFilter, NumaExtWeigher"),

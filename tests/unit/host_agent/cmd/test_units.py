@@ -146,6 +146,7 @@ def test_systemd_understands_them(tmp_path: Path) -> None:
         for program in (
             "numa-host-agent-ctl",
             "numa-host-agent-helper",
+            "numa-host-agent-leases",
             "numa-host-agent",
             "numa-ext-heal",
             "numa-ext-engine",

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``numa-host-agent-leases``: what a host does for leases of remote GPUs, beside the agent and without it.
+
+It publishes what the host lends, has each lease of its GPUs served by a process of its own, and reports these and the
+servers of this host to the job service. On SIGTERM it ends; the processes of leases run on, and its next start finds
+them.
+
+It ends with 78 (``EX_CONFIG``) where the configuration cannot be used.
+"""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any, Final
+
+from oslo_config import cfg
+from oslo_log import log
+
+from host_agent.cmd.identity import act_as_owner
+from host_agent.conf import configuration
+from host_agent.conf.configuration import Configuration
+from host_agent.machine.libvirt import DomainSource, LibvirtSource
+from host_agent.model.workload import Activity
+from host_agent.remote_gpu.gpu_host import GpuHost
+from host_agent.remote_gpu.processes import LeaseProcesses, fake_command
+from host_agent.remote_gpu.turns import HttpAnswer, LeaseTurns, Request, pause_s
+from host_agent.report.clients import make_adapter
+from host_agent.util.single_instance import single_instance
+from placement_traits.client import PlacementClient
+from placement_traits.command_line import add_version
+from placement_traits.errors import LONGEST_TEXT, NumaExtError, ServiceUnavailableError, cut
+from placement_traits.oslo_options import ConfigurationError
+from placement_traits.pool_reporter import PoolReporter
+from placement_traits.service_manager import ServiceManager
+
+_LOG: Final = logging.getLogger(__name__)
+_PROGRAM: Final = "numa-host-agent-leases"
+_SERVICE: Final = "numa-ext"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until a signal, or for one turn; return the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        configuration.set_defaults()
+        oslo = cfg.ConfigOpts()
+        log.register_options(oslo)
+        files = [f"--config-file={file}" for file in options.config_file]
+        conf = configuration.load(files, conf=oslo)
+        act_as_owner(conf.paths.state)
+    except NumaExtError as error:
+        sys.stderr.write(f"{_PROGRAM}: {error}\n")
+        return os.EX_CONFIG
+    log.setup(oslo, _PROGRAM)
+    try:
+        return _run(conf, once=options.once)
+    except NumaExtError as error:
+        _LOG.error("%s", error)
+        return os.EX_CONFIG if isinstance(error, ConfigurationError) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=_PROGRAM, description="Serve and use leases of remote GPUs on this host."
+    )
+    parser.add_argument(
+        "--config-file", action="append", default=[], metavar="FILE", help="of numa-host-agent"
+    )
+    parser.add_argument("--once", action="store_true", help="one turn, then end")
+    add_version(parser)
+    return parser
+
+
+def _run(conf: Configuration, *, once: bool) -> int:
+    stop = threading.Event()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda *_arguments: stop.set())
+    folder = conf.paths.state / "leases"
+    folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+    libvirt = LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
+    host = conf.host.name or libvirt.hostname()
+    with single_instance(folder / "lock", "stop it first"):
+        turns = LeaseTurns(
+            host,
+            requests(make_adapter(conf, _SERVICE)),
+            GpuHost(
+                LeaseProcesses(folder / "run", fake_command(conf.remote_gpus.address)),
+                folder / "epochs.json",
+            ),
+            lambda: servers(libvirt) if conf.remote_gpus.uses else frozenset(),
+            folder / "answer.json",
+        )
+        publish = Publishing(conf, host, PoolReporter(PlacementClient(make_adapter(conf))))
+        manager = ServiceManager.of(os.environ)
+        while not stop.is_set():
+            answered = turns.turn()
+            publish.turn()
+            manager.on_round()
+            if once:
+                return 0 if answered else 1
+            stop.wait(pause_s(conf.remote_gpus.interval_s))
+        manager.stopping()
+    return 0
+
+
+def servers(libvirt: DomainSource) -> frozenset[str]:
+    """Return the servers that run; one that is paused, or comes by a live migration, does not yet.
+
+    :raises ServiceUnavailableError: libvirt does not answer
+    """
+    return frozenset(each.uuid for each in libvirt.domains() if each.activity is Activity.RUNNING)
+
+
+def requests(adapter: Any) -> Request:
+    """Return what sends a request to the job service.
+
+    :param adapter: keystoneauth's, with the credential of this host
+    """
+    from keystoneauth1 import exceptions
+
+    def request(method: str, path: str, **given: Any) -> HttpAnswer:
+        try:
+            found: HttpAnswer = adapter.request(path, method, raise_exc=False, **given)
+        except exceptions.ClientException as error:
+            why = cut(str(error), LONGEST_TEXT)
+            raise ServiceUnavailableError(f"The job service cannot be reached: {why}") from error
+        return found
+
+    return request
+
+
+class Publishing:
+    """What this host lends, in Placement: compared now and then.
+
+    :param host: its name
+    :param clock: monotonic seconds
+    """
+
+    def __init__(
+        self,
+        conf: Configuration,
+        host: str,
+        reporter: PoolReporter,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._lends = bool(conf.remote_gpus.fake_gpus)
+        self._pool = conf.remote_gpus.lent(host)
+        self._reporter = reporter
+        self._interval_s = conf.placement.interval_s
+        self._clock = clock
+        self._done_s = -inf
+        if self._lends:
+            _LOG.warning("transport fake: leases of this host have no GPU behind them")
+
+    def turn(self) -> None:
+        """Make Placement equal to what is lent, where it is time; a host that lends nothing takes its pool out."""
+        if self._clock() - self._done_s < self._interval_s:
+            return
+        try:
+            if self._lends:
+                self._reporter.sync(self._pool)
+            else:
+                self._reporter.remove(self._pool.host)
+        except NumaExtError as error:
+            _LOG.warning("what this host lends is not published: %s", error)
+            return
+        self._done_s = self._clock()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host does for leases of remote GPUs: it asks the job service, serves leases of its GPUs, and reports::
+
+turns        asks and reports; keeps the last answer on disk
+  gpu_host   one process per lease, at the epoch that counts
+    processes    starts them, finds them again, ends them
+      fake_process   a transport: echoes what a client of the right epoch sends
+answer       what the service says, and what is reported to it
+"""

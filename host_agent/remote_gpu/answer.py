@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the job service asks of a host about leases, and what the host reports: ``/v1/hosts/HOST/leases``."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from placement_traits.plain import Value
+
+
+@dataclass(frozen=True, slots=True)
+class ServedLease:
+    """A lease whose server process this host is to run.
+
+    :param id: its uuid
+    :param epoch: that counts now
+    :param gpu: provider of the GPU
+    :param memory_mb: of the GPU, MiB
+    :param service_level: part of its time
+    :param api: by which the GPU is used
+    :param network_mbps: promised on this host's NIC, megabytes a second; 0: what others leave
+    """
+
+    id: str
+    epoch: int
+    gpu: str
+    memory_mb: int
+    service_level: str
+    api: str
+    network_mbps: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndedLease:
+    """A lease of which no process is to run here any more.
+
+    :param id: its uuid
+    :param epoch: that is acknowledged by it
+    """
+
+    id: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedLease:
+    """A lease of a server of this host.
+
+    :param id: its uuid
+    :param epoch: with which this host may connect
+    :param server_id: the server that may use it
+    :param api: by which the GPU is used
+    :param address: where its server process listens
+    """
+
+    id: str
+    epoch: int
+    server_id: str
+    api: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseAnswer:
+    """All that a host is to do for leases."""
+
+    serves: tuple[ServedLease, ...] = ()
+    ends: tuple[EndedLease, ...] = ()
+    attaches: tuple[AttachedLease, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseReport:
+    """What a host does for leases.
+
+    :param serves: lease -> epoch and address of its process
+    :param ended: lease -> epoch since which none runs
+    :param servers: uuids of the servers that run here
+    """
+
+    serves: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    ended: Mapping[str, int] = field(default_factory=dict)
+    servers: frozenset[str] = frozenset()
+
+    def body(self) -> dict[str, Any]:
+        """Return it as the service takes it."""
+        serves = [
+            {"id": lease, "epoch": epoch, "address": address}
+            for lease, (epoch, address) in sorted(self.serves.items())
+        ]
+        ended = [{"id": lease, "epoch": epoch} for lease, epoch in sorted(self.ended.items())]
+        return {"report": {"serves": serves, "ended": ended, "servers": sorted(self.servers)}}
+
+
+def read_answer(found: Value) -> LeaseAnswer:
+    """Return an answer of the service, or one that was kept; what it has beyond that form is ignored.
+
+    :raises InvalidValueError: it has another form
+    """
+    return LeaseAnswer(
+        tuple(_served(each) for each in found.member("serves").items()),
+        tuple(
+            EndedLease(each.member("id").text(), each.member("epoch").integer(1))
+            for each in found.member("ends").items()
+        ),
+        tuple(_attached(each) for each in found.member("attaches").items()),
+    )
+
+
+def kept_answer(answer: LeaseAnswer) -> dict[str, Any]:
+    """Return an answer as it is kept, for :func:`read_answer`."""
+    return asdict(answer)
+
+
+def _served(found: Value) -> ServedLease:
+    return ServedLease(
+        found.member("id").text(),
+        found.member("epoch").integer(1),
+        found.member("gpu").text(),
+        found.member("memory_mb").integer(1),
+        found.member("service_level").text(),
+        found.member("api").text(),
+        found.member("network_mbps").integer(),
+    )
+
+
+def _attached(found: Value) -> AttachedLease:
+    return AttachedLease(
+        found.member("id").text(),
+        found.member("epoch").integer(1),
+        found.member("server_id").text(),
+        found.member("api").text(),
+        found.member("address").text(),
+    )

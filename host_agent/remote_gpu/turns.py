@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host and the job service: ask what is to be done, do it, report what is done, again and again.
+
+The service does not wait: a host asks every few seconds with the ETag of the last answer, each pause a random part
+longer or shorter, so that hosts do not ask in step. It reports what has changed at once, and otherwise often enough not
+to be taken for silent.
+
+The last answer is on disk. Where the service does not answer, whether this process is a new one or not, leases run on
+as it asked.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from host_agent.remote_gpu.answer import LeaseAnswer, LeaseReport, kept_answer, read_answer
+from host_agent.remote_gpu.gpu_host import GpuHost
+from placement_traits.errors import InvalidValueError, ServiceUnavailableError, cut
+from placement_traits.json_store import JsonStore
+from placement_traits.plain import Value
+
+_LOG: Final = logging.getLogger(__name__)
+_VERSION: Final = 1
+_REPORT_S: Final = 15.0
+_SPREAD: Final = 0.25
+
+
+class HttpAnswer(Protocol):
+    """An answer of the service."""
+
+    status_code: int
+    headers: Any
+    text: str
+
+    def json(self) -> Any:
+        """Return its body."""
+
+
+Request = Callable[..., HttpAnswer]
+"""Method, path, ``json`` and ``headers`` -> answer; raises ServiceUnavailableError where there is none."""
+
+
+class LeaseTurns:
+    """What this host does for leases; for one thread at a time.
+
+    :ivar answer: the service's last
+    :param host: its name, as nova and Placement have it
+    :param request: to the service, with the credential of this host
+    :param gpu_host: serves leases of its GPUs
+    :param servers: returns the servers that run here; raises ServiceUnavailableError where that is not known
+    :param kept: file of the last answer
+    :param clock: monotonic seconds
+    """
+
+    def __init__(
+        self,
+        host: str,
+        request: Request,
+        gpu_host: GpuHost,
+        servers: Callable[[], frozenset[str]],
+        kept: Path,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = f"/v1/hosts/{host}/leases"
+        self._request = request
+        self._gpu_host = gpu_host
+        self._servers = servers
+        self._clock = clock
+        self._store = JsonStore(kept, _VERSION, read_answer, kept_answer)
+        found = self._store.load()
+        self._known = found is not None
+        self.answer = found or LeaseAnswer()
+        self._tag = ""
+        self._reported: LeaseReport | None = None
+        self._reported_s = 0.0
+
+    def turn(self) -> bool:
+        """Ask, do, report; return whether the service has answered."""
+        try:
+            self._ask()
+            answered = True
+        except ServiceUnavailableError as error:
+            _LOG.warning("leases run on as they are: %s", error)
+            answered = False
+        if not self._known:
+            return answered  # what runs here may be of leases: nothing is ended on a guess
+        try:
+            report = self._obeyed()
+            if answered and self._is_due(report):
+                self._send(report)
+                if self._obeyed() != report:  # the answer to the report asked for more
+                    self._reported = None
+        except ServiceUnavailableError as error:
+            _LOG.warning("what is done for leases is not reported: %s", error)
+            return False
+        return answered
+
+    def _obeyed(self) -> LeaseReport:
+        serves, ended = self._gpu_host.obey(self.answer)
+        return LeaseReport(serves, ended, self._servers())
+
+    def _is_due(self, report: LeaseReport) -> bool:
+        return report != self._reported or self._clock() - self._reported_s >= _REPORT_S
+
+    def _ask(self) -> None:
+        headers = {"If-None-Match": self._tag} if self._tag else {}
+        answer = self._request("GET", self._path, headers=headers)
+        if answer.status_code != 304:
+            self._take(answer)
+            self._tag = answer.headers.get("ETag", "")
+
+    def _send(self, report: LeaseReport) -> None:
+        self._take(self._request("POST", self._path, json=report.body()))
+        self._reported, self._reported_s = report, self._clock()
+
+    def _take(self, answer: HttpAnswer) -> None:
+        if answer.status_code != 200:
+            why = f"{answer.status_code} {cut(answer.text)}"
+            raise ServiceUnavailableError(f"The job service refuses: {why}")
+        try:
+            found = read_answer(Value(answer.json(), "the job service's answer"))
+        except (InvalidValueError, ValueError) as error:
+            raise ServiceUnavailableError(
+                f"The job service answers in another form: {error}"
+            ) from error
+        if found != self.answer or not self._known:
+            self._store.save(found)
+        self.answer, self._known = found, True
+
+
+def pause_s(interval_s: float) -> float:
+    """Return how long a host waits until its next turn, seconds."""
+    return interval_s * random.uniform(1 - _SPREAD, 1 + _SPREAD)

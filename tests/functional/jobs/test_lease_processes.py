@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leases of transport ``fake`` from end to end: real processes and sockets, the real API over a real Placement."""
+
+import os
+import random
+import signal
+import socket
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from host_agent.cmd import leases as command
+from host_agent.remote_gpu.gpu_host import GpuHost
+from host_agent.remote_gpu.processes import LeaseProcesses, fake_command
+from host_agent.remote_gpu.turns import LeaseTurns, pause_s
+from nova_numa_ext.policy.remote_gpu import leases as life
+from nova_numa_ext.policy.remote_gpu.leases import LeaseState
+from placement_traits import pools
+from placement_traits.errors import ServiceUnavailableError
+from tests.support.lease_service import ASKED, ENGINE, SERVER, LeaseService, credential
+from tests.support.polling import until
+
+
+class Hosts:
+    """g1, which lends GPUs, and c1 and c2, which run servers; each is started again at will.
+
+    :ivar service_up: the job service answers
+    :ivar running: host -> servers
+    """
+
+    def __init__(self, service, folder):
+        self.service, self.folder = service, folder
+        self.service_up, self.now_s, self.asked = True, 0.0, []
+        self.running = {"g1": frozenset(), "c1": frozenset(), "c2": frozenset()}
+        self.turns = {}
+        for host in self.running:
+            self.start(host)
+
+    def start(self, host):
+        """A new process of the host's supervisor."""
+        folder = self.folder / host
+        processes = LeaseProcesses(folder / "run", fake_command("127.0.0.1"))
+        self.turns[host] = LeaseTurns(
+            host,
+            lambda *asked, **more: self.request(host, *asked, **more),
+            GpuHost(processes, folder / "epochs.json"),
+            lambda: self.servers(host),
+            folder / "answer.json",
+            clock=lambda: self.now_s,
+        )
+
+    def servers(self, host):
+        if self.running[host] is None:
+            raise ServiceUnavailableError("libvirt does not answer")
+        return self.running[host]
+
+    def request(self, host, method, path, json=None, headers=None):
+        if not self.service_up:
+            raise ServiceUnavailableError("The job service does not answer.")
+        sent = credential(host) | (headers or {})
+        answer = self.service.client.open(path, method=method, json=json, headers=sent)
+        self.asked.append((host, method, answer.status_code))
+        return Answer(answer)
+
+    def round(self):
+        """Let every host and the engine have a turn."""
+        for each in self.turns.values():
+            each.turn()
+        if self.service_up:
+            self.service.round()
+
+    def rounds(self, count=3):
+        for _ in range(count):
+            self.round()
+
+    def move(self, server, host):
+        """Let a server run on a host, '' for none."""
+        for each, servers in self.running.items():
+            self.running[each] = servers | {server} if each == host else servers - {server}
+        if host:
+            self.service.placed[server] = host
+
+    def connected(self, host):
+        """A client on a host, as it was last allowed to connect; None: it is not."""
+        for each in self.turns[host].answer.attaches:
+            return Client(each.address, each.epoch)
+        return None
+
+    def processes(self):
+        """Leases -> processes that serve them, on g1."""
+        folder = str(self.folder / "g1" / "run")
+        found = {}
+        for each in Path("/proc").iterdir():
+            if each.name.isdecimal():
+                try:
+                    words = (each / "cmdline").read_bytes().decode().split("\0")
+                except OSError:
+                    continue
+                found |= {
+                    Path(word).name.removesuffix(".sock"): int(each.name)
+                    for word in words
+                    if word.startswith(folder)
+                }
+        return found
+
+    def stop(self):
+        for pid in self.processes().values():
+            os.kill(pid, signal.SIGKILL)
+        for each in self.turns.values():
+            for child in each._gpu_host._processes._children.values():
+                child.wait()
+
+
+class Answer:
+    """What flask's client answers, as keystoneauth's does."""
+
+    def __init__(self, found):
+        self.status_code, self.headers = found.status_code, found.headers
+        self.text = found.get_data(as_text=True)
+        self.json = lambda: found.json
+
+
+class Client:
+    """A connection to a lease's process."""
+
+    def __init__(self, address, epoch):
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), 5)
+        self.socket.sendall(f"{epoch}\n".encode())
+        self.lines = self.socket.makefile("rwb")
+        self.accepted = self.lines.readline() == b"ok\n"
+
+    def echo(self, text):
+        """What comes back, '' where it is cut."""
+        try:
+            self.lines.write(text.encode() + b"\n")
+            self.lines.flush()
+            return self.lines.readline().decode().strip()
+        except ConnectionError:
+            return ""
+
+    def close(self):
+        try:
+            self.lines.close()
+        except ConnectionError:
+            pass
+        self.socket.close()
+
+
+@pytest.fixture
+def hosts(placement, tmp_path):
+    service = LeaseService(placement, tmp_path)
+    with tempfile.TemporaryDirectory() as short:  # a socket's path has 107 bytes
+        found = Hosts(service, Path(short))
+        yield found
+        found.stop()
+    service.forget()
+
+
+def attached(hosts, server=SERVER, host="c1"):
+    lease = hosts.service.leases.create("project-1", "user-1", ASKED, server)
+    hosts.move(server, host)
+    hosts.rounds(4)
+    return lease
+
+
+def test_a_client_echoes_through_its_lease_and_is_cut_when_the_server_moves(hosts):
+    lease = attached(hosts)
+    assert hosts.processes().keys() == {lease.uuid}
+    first = hosts.connected("c1")
+    assert (first.accepted, first.echo("hello")) == (True, "hello")
+    hosts.move(SERVER, "c2")
+    hosts.rounds(4)
+    second, late = hosts.connected("c2"), Client(first_address(hosts), 1)
+    assert (second.accepted, second.echo("here")) == (True, "here")
+    assert (first.echo("still?"), late.accepted) == ("", False)
+    hosts.service.leases.change(hosts.service.leases.read(lease.uuid), life.release, ENGINE)
+    hosts.rounds()
+    assert (hosts.service.state(lease), hosts.processes()) == (LeaseState.GONE, {})
+    assert second.echo("gone?") == ""
+    assert hosts.service.claims.read(lease.uuid) is None
+    for each in (first, second, late):
+        each.close()
+
+
+def first_address(hosts):
+    (served,) = hosts.turns["g1"]._reported.serves.values()
+    return served[1]
+
+
+def test_leases_run_on_without_the_service_and_without_their_supervisor(hosts):
+    lease = attached(hosts)
+    before = hosts.processes()
+    client = hosts.connected("c1")
+    hosts.service_up = False
+    for host in ("g1", "c1"):
+        hosts.start(host)
+    hosts.rounds()
+    assert hosts.processes() == before
+    assert client.echo("still") == "still"
+    again = hosts.connected("c1")
+    assert again.accepted, "the compute host's last answer is on disk"
+    hosts.service_up = True
+    hosts.rounds()
+    assert (hosts.service.state(lease), client.echo("yes")) == (LeaseState.ATTACHED, "yes")
+    client.close()
+    again.close()
+
+
+def test_a_supervisor_that_knows_nothing_ends_nothing_before_the_service_has_answered(hosts):
+    lease = attached(hosts)
+    (hosts.folder / "g1" / "answer.json").unlink()
+    hosts.service_up = False
+    hosts.start("g1")
+    hosts.rounds()
+    assert hosts.processes().keys() == {lease.uuid}
+
+
+def test_a_process_that_was_killed_is_started_again_at_the_epoch_that_counts(hosts):
+    lease = attached(hosts)
+    hosts.move(SERVER, "c2")
+    hosts.rounds(4)
+    killed = hosts.processes()[lease.uuid]
+    os.kill(killed, signal.SIGKILL)
+    hosts.rounds(4)
+    assert hosts.processes()[lease.uuid] != killed
+    client = hosts.connected("c2")
+    assert client.echo("back") == "back"
+    assert not Client(first_address(hosts), 1).accepted
+    client.close()
+
+
+def test_an_answer_that_is_old_brings_no_old_epoch_back(hosts):
+    lease = attached(hosts)
+    old = hosts.turns["g1"].answer
+    hosts.move(SERVER, "c2")
+    hosts.rounds(4)
+    hosts.service_up = False
+    hosts.start("g1")
+    hosts.turns["g1"].answer = old
+    hosts.turns["g1"].turn()
+    assert not Client(first_of(hosts, lease), 1).accepted
+    assert hosts.connected("c2").accepted
+
+
+def first_of(hosts, lease):
+    epoch, address = hosts.turns["g1"]._gpu_host.obey(hosts.turns["g1"].answer)[0][lease.uuid]
+    assert epoch == 2
+    return address
+
+
+def test_where_libvirt_does_not_answer_no_server_is_taken_for_stopped(hosts):
+    lease = attached(hosts)
+    hosts.running["c1"] = None
+    hosts.now_s += 20.0
+    hosts.rounds()
+    assert hosts.service.state(lease) is LeaseState.ATTACHED
+
+
+def test_a_process_of_no_lease_is_ended(hosts):
+    """R3: a supervisor died after its start, and the lease went meanwhile."""
+    lease = attached(hosts)
+    stray = LeaseProcesses(hosts.folder / "g1" / "run", fake_command("127.0.0.1"))
+    stray.serve("of-no-lease", 1)
+    assert hosts.processes().keys() == {lease.uuid, "of-no-lease"}
+    hosts.round()
+    until(lambda: hosts.processes().keys() == {lease.uuid}, 10.0)
+    stray._wait("of-no-lease")
+
+
+def test_what_has_not_changed_is_asked_for_with_its_tag_and_reported_in_time(hosts):
+    attached(hosts)
+    hosts.asked.clear()
+    hosts.rounds(3)
+    assert set(hosts.asked) == {(host, "GET", 304) for host in hosts.running}
+    hosts.now_s += 15.0
+    hosts.round()
+    assert [each for each in hosts.asked if each[1] == "POST"] == [
+        (host, "POST", 200) for host in hosts.running
+    ]
+    spread = {pause_s(2.0) for _ in range(20)}
+    assert len(spread) == 20
+    assert 1.5 <= min(spread) <= max(spread) <= 2.5
+
+
+class HostAdapter:
+    """keystoneauth's, of the user of g1."""
+
+    def __init__(self, hosts):
+        self.hosts = hosts
+
+    def request(self, path, method, raise_exc, **given):
+        assert not raise_exc
+        return self.hosts.request("g1", method, path, **given)
+
+
+def test_the_command_publishes_serves_and_reports(hosts, placement, monkeypatch, tmp_path):
+    adapters = {"numa-ext": HostAdapter(hosts), "placement": placement.adapter}
+    monkeypatch.setattr(command, "make_adapter", lambda _conf, name="placement": adapters[name])
+    monkeypatch.setattr("oslo_log.log.setup", lambda *_arguments: None)
+    monkeypatch.setattr("signal.signal", lambda *_arguments: None)
+    state = hosts.folder / "g1"
+    file = tmp_path / "agent.conf"
+    lent = "fake_gpus = a=8000, new=500\nnics = eth1=1000\nfabrics = main\ncores = 4\n"
+    text = f"[agent]\nstate_dir = {state}\n[host]\nname = g1\n[remote_gpus]\n"
+    file.write_text(text + lent)
+    once = ["--config-file", str(file), "--once"]
+    assert command.main(once) == 0
+    (pool,) = pools.read(placement.client)
+    assert {each.name: each.memory_mb.capacity for each in pool.gpus} == {"a": 8000, "new": 500}
+    lease = hosts.service.leases.create("project-1", "user-1", ASKED, SERVER)
+    hosts.move(SERVER, "c1")
+    for _ in range(4):
+        hosts.turns["c1"].turn()
+        hosts.service.round()
+        assert command.main(once) == 0
+    hosts.turns["c1"].turn()
+    client = hosts.connected("c1")
+    assert client.echo("here") == "here"
+    client.close()
+    os.kill(int(pid_of(state / "leases", lease)), signal.SIGKILL)
+    hosts.service_up = False
+    assert command.main(once) == 1
+    file.write_text(text + "fake_gpus = a\n")
+    assert command.main(once) == os.EX_CONFIG
+
+
+def pid_of(folder, lease):
+    """The process whose command line has the lease's socket."""
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        if f"{folder}/run/{lease.uuid}.sock".encode() in each.read_bytes():
+            return each.parent.name
+    raise AssertionError(lease)
+
+
+SEEDS = 2
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_whatever_is_killed_after_two_rounds_no_process_and_no_claim_is_of_no_lease(hosts, seed):
+    """Supervisors, processes and the service go and come back in every state of three leases."""
+    chance = random.Random(seed)
+    server = {number: f"{number:08x}-0000-0000-0000-000000000000" for number in range(3)}
+    made = {}
+    seen = set()
+    for _ in range(12):
+        number = chance.randrange(3)
+        match chance.choice(("lease", "move", "release", "kill", "restart", "down", "forget")):
+            case "lease" if number not in made:
+                made[number] = hosts.service.leases.create("p", "u", ASKED, server[number])
+            case "move":
+                hosts.move(server[number], chance.choice(("c1", "c2", "")))
+            case "release" if number in made:
+                lease = hosts.service.leases.read(made.pop(number).uuid)
+                if LeaseState.RELEASING in life.TRANSITIONS[lease.state]:
+                    hosts.service.leases.change(lease, life.release, ENGINE)
+            case "kill" if pids := list(hosts.processes().values()):
+                os.kill(chance.choice(pids), signal.SIGKILL)
+            case "restart":
+                hosts.start(chance.choice(("g1", "c1", "c2")))
+            case "down":
+                hosts.service_up = not hosts.service_up
+            case "forget":
+                (hosts.folder / "g1" / "answer.json").unlink(missing_ok=True)
+        hosts.round()
+        seen |= {each.state for each in hosts.service.leases.find()}
+    hosts.service_up = True
+    hosts.rounds(5)
+    serving = {
+        each.uuid: each.lease.client_host
+        for each in hosts.service.leases.find()
+        if each.lease.epoch_at("g1") is not None
+    }
+    assert hosts.processes().keys() == serving.keys()
+    held = {each.uuid for each in hosts.service.leases.find() if each.claimed}
+    assert held == {each.uuid for each in made.values()} == serving.keys()
+    for host in ("c1", "c2"):
+        used = {each.id for each in hosts.turns[host].answer.attaches}
+        assert used == {lease for lease, client in serving.items() if client == host}
+    assert len(seen) >= 3
+
+
+def test_a_process_that_does_not_start_is_a_warning_and_delays_no_other(hosts, caplog):
+    lease = attached(hosts)
+    plain = hosts.turns["g1"]._gpu_host._processes._command
+
+    def command(control):
+        return ["false"] if lease.uuid not in control.name else plain(control)
+
+    hosts.turns["g1"]._gpu_host._processes._command = command
+    hosts.service.leases.create("project-1", "user-1", ASKED)
+    hosts.rounds()
+    assert "does not start" in caplog.text
+    client = hosts.connected("c1")
+    assert client.echo("here") == "here"
+    client.close()
