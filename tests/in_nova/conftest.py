@@ -32,6 +32,7 @@ from nova_numa_ext.fabrics import PlacementFabrics  # noqa: E402
 from nova_numa_ext.policy.network.planner import plan  # noqa: E402
 from nova_numa_ext.scheduler import process  # noqa: E402
 from nova_numa_ext.scheduler.group_plan import GroupPlanner  # noqa: E402
+from nova_numa_ext.scheduler.remote_gpus import RemoteGpuSource  # noqa: E402
 from nova_numa_ext.scheduler.session import Engine  # noqa: E402
 from placement_traits.client import PlacementClient  # noqa: E402
 from placement_traits.journal import Journal  # noqa: E402
@@ -80,7 +81,9 @@ def ours_enabled(monkeypatch, tmp_path):
         journal = Journal(tmp_path / "decisions.jsonl", 2**20, 1)
         options = replace(our_conf.read(CONF), job_hint_keys=(KEY,))
         groups = GroupPlanner(lambda: PlacementFabrics(PlacementClient(http)), plan)
-        process.use(Engine(CONF, options, LiveView(http), journal, group_planner=groups))
+        remote = RemoteGpuSource(http, 0.0, 3600.0)
+        engine = Engine(CONF, options, LiveView(http), journal, group_planner=groups, remote=remote)
+        process.use(engine)
 
     monkeypatch.setattr(ConfFixture, "setUp", with_our_plugins)
     monkeypatch.setattr(PlacementFixture, "setUp", with_our_engine)

@@ -13,6 +13,7 @@ from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
+from nova_numa_ext.orchestrator.store.recovery import Recovery
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits import pools
@@ -47,6 +48,7 @@ class LeaseService:
         database = Database(f"sqlite:///{folder}/leases.db", sqlite_synchronous=False)
         database.sync()
         self.leases, self.hosts = Leases(database), LeaseHosts(database)
+        self.recovery = Recovery(database)
         self.placed, self.now_s = {}, 0.0
         self.claims = ClaimStore(placement.client)
         PoolReporter(placement.client).sync(lent_pool("g1"))
@@ -68,6 +70,7 @@ class LeaseService:
             lambda _environ: None,
             leases=self.leases,
             lease_hosts=self.hosts,
+            recovery=self.recovery,
         )
         self.client = made.test_client()
 

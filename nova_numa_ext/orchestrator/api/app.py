@@ -33,6 +33,7 @@ from nova_numa_ext.orchestrator.store.database import DatabaseError, LostRaceErr
 from nova_numa_ext.orchestrator.store.jobs import Actor, ExistsError, Jobs, NewJob, StoredJob
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases, StoredLease, UnreadableLeaseError
+from nova_numa_ext.orchestrator.store.recovery import Recovery
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.jobs import limits as of_projects
 from nova_numa_ext.policy.jobs import queue as queue_order
@@ -98,10 +99,12 @@ def make(
     *,
     leases: Leases,
     lease_hosts: LeaseHosts,
+    recovery: Recovery,
     queue: QueueSettings | None = None,
 ) -> flask.Flask:
     """Return the WSGI application.
 
+    :param recovery: says whether the database is an old one, of which hosts learn nothing
     :param enforcer: has :data:`.policies.RULES` registered
     :param queue: as the engines have them; None: the defaults
     """
@@ -116,6 +119,7 @@ def make(
         options or ApiOptions(),
         leases=leases,
         lease_hosts=lease_hosts,
+        recovery=recovery,
         queue=queue or QueueSettings(),
     )
     for route in ROUTES:
@@ -149,10 +153,12 @@ class _Routes:
         *,
         leases: Leases,
         lease_hosts: LeaseHosts,
+        recovery: Recovery,
         queue: QueueSettings,
     ) -> None:
         self._leases = leases
         self._lease_hosts = lease_hosts
+        self._recovery = recovery
         self._jobs = jobs
         self._ended_trusts = ended_trusts
         self._enforcer = enforcer
@@ -349,6 +355,12 @@ class _Routes:
         return views.host_leases(self._leases_of(host), host)
 
     def _leases_of(self, host: str) -> list[StoredLease]:
+        """Return a host's leases.
+
+        :raises _RefusedError: the database is an old one: what it lacks would be ended
+        """
+        if self._recovery.recovering():
+            raise _RefusedError(503, "The database recovers: leases run on as they are.")
         return self._leases.of_host(host, _left_out)
 
     def _allow_host(self, asking: _Asking, rule: str, host: str) -> None:

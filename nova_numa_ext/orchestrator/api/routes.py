@@ -49,6 +49,7 @@ class Route:
 
 _NO_JOB: Final = {404: "there is no such job, or it is another project's"}
 _NO_LEASE: Final = {404: "there is no such lease, or it is another project's"}
+_RECOVERS: Final = {503: "the database was restored and is not yet committed"}
 _ENDED: Final = {409: "the job has ended"}
 _LIMIT: Final = Query("limit", "rows at most", f"1 to {MOST_ROWS}; {ROWS} if not given")
 
@@ -172,6 +173,7 @@ ROUTES: Final = (
         "host_leases",
         "Show what a host is to do for leases: an agent asks its own.",
         {200: answers.HOST_LEASES},
+        _RECOVERS,
     ),
     Route(
         "POST",
@@ -180,6 +182,7 @@ ROUTES: Final = (
         "Report what a host does for leases; the answer is what it is to do. An epoch that a GPU's host reports is "
         "acknowledged: it serves no client of an older one any more.",
         {200: answers.HOST_LEASES},
+        _RECOVERS,
         body=schemas.HOST_REPORT,
     ),
     Route(

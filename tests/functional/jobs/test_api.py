@@ -25,6 +25,7 @@ from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
 from nova_numa_ext.orchestrator.store.leader import Election
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
+from nova_numa_ext.orchestrator.store.recovery import Recovery
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.jobs.queue import QueueSettings
@@ -185,6 +186,7 @@ def client_of(jobs, cloud, queue=None, rules=(), **options):
         ApiOptions(**options),
         leases=Leases(jobs._database),
         lease_hosts=LeaseHosts(jobs._database),
+        recovery=Recovery(jobs._database),
         queue=queue,
     )
     made.after_request(as_declared)

@@ -22,6 +22,7 @@ from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases
+from nova_numa_ext.orchestrator.store.recovery import Recovery
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
@@ -92,6 +93,7 @@ def client(jobs):
         lambda _environ: CLOUD,
         leases=Leases(database),
         lease_hosts=LeaseHosts(database),
+        recovery=Recovery(database),
     )
     return made.test_client()
 

@@ -14,9 +14,11 @@ from host_agent.cmd import leases as command
 from host_agent.remote_gpu.gpu_host import GpuHost
 from host_agent.remote_gpu.processes import LeaseProcesses, fake_command
 from host_agent.remote_gpu.turns import LeaseTurns, pause_s
+from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits import pools
+from placement_traits.claims import emptied
 from placement_traits.errors import ServiceUnavailableError
 from tests.support.lease_service import ASKED, ENGINE, SERVER, LeaseService, credential
 from tests.support.polling import until
@@ -206,6 +208,22 @@ def test_leases_run_on_without_the_service_and_without_their_supervisor(hosts):
     assert (hosts.service.state(lease), client.echo("yes")) == (LeaseState.ATTACHED, "yes")
     client.close()
     again.close()
+
+
+def test_an_old_database_ends_no_process_before_it_is_committed(hosts):
+    lease = attached(hosts)
+    hosts.service.recovery.begin("it was restored")
+    with hosts.service.leases._database.transaction() as connection:
+        connection.execute(tables.lease.delete())
+    for each in hosts.turns.values():
+        each.turn()
+    assert hosts.connected("c1").accepted
+    assert hosts.processes().keys() == {lease.uuid}
+    hosts.service.claims.write(emptied(hosts.service.claims.read(lease.uuid)))
+    hosts.service.recovery.end()
+    for each in hosts.turns.values():
+        each.turn()
+    until(lambda: hosts.processes() == {}, 10.0)
 
 
 def test_a_supervisor_that_knows_nothing_ends_nothing_before_the_service_has_answered(hosts):
