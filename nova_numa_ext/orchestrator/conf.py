@@ -226,6 +226,22 @@ class QueueOptions(Section):
         change="one project's jobs fill the cloud",
         leave="nova's quotas keep projects apart",
     )
+    project_leases: int | None = option(
+        None,
+        "Most leases of remote GPUs that one project has at a time; not set: any number. One more is refused. Requests "
+        "of one moment may exceed it by as many as there are of them.",
+        minimum=1,
+        change="policy lets users ask for leases, and one project takes all GPUs that are lent",
+        leave="administrators alone ask for leases",
+    )
+    project_gpu_memory_mb: int | None = option(
+        None,
+        "Most memory of remote GPUs, MiB, that the leases of one project hold together; not set: any. As "
+        "``project_leases``.",
+        minimum=1,
+        change="policy lets users ask for leases, and one project takes all GPUs that are lent",
+        leave="administrators alone ask for leases",
+    )
     jobs_of_projects: Mapping[str, int] = option(
         {},
         "``project_jobs`` of single projects, by their ids.",
@@ -236,6 +252,20 @@ class QueueOptions(Section):
     servers_of_projects: Mapping[str, int] = option(
         {},
         "``project_servers`` of single projects, by their ids.",
+        minimum=1,
+        change="a project has paid for more than others, or for less",
+        leave="all projects are alike",
+    )
+    leases_of_projects: Mapping[str, int] = option(
+        {},
+        "``project_leases`` of single projects, by their ids.",
+        minimum=1,
+        change="a project has paid for more than others, or for less",
+        leave="all projects are alike",
+    )
+    gpu_memory_mb_of_projects: Mapping[str, int] = option(
+        {},
+        "``project_gpu_memory_mb`` of single projects, by their ids.",
         minimum=1,
         change="a project has paid for more than others, or for less",
         leave="all projects are alike",
@@ -277,8 +307,18 @@ class QueueOptions(Section):
 
     def settings(self) -> QueueSettings:
         """Return them as the queue takes them."""
-        default = Limits(self.project_jobs, self.project_servers)
-        projects = self.jobs_of_projects.keys() | self.servers_of_projects.keys()
+        default = Limits(
+            self.project_jobs,
+            self.project_servers,
+            self.project_leases,
+            self.project_gpu_memory_mb,
+        )
+        projects = {
+            *self.jobs_of_projects,
+            *self.servers_of_projects,
+            *self.leases_of_projects,
+            *self.gpu_memory_mb_of_projects,
+        }
         return QueueSettings(
             self.discipline,
             self.ageing_per_hour,
@@ -286,6 +326,8 @@ class QueueOptions(Section):
                 each: Limits(
                     self.jobs_of_projects.get(each, default.jobs),
                     self.servers_of_projects.get(each, default.servers),
+                    self.leases_of_projects.get(each, default.leases),
+                    self.gpu_memory_mb_of_projects.get(each, default.gpu_memory_mb),
                 )
                 for each in projects
             },

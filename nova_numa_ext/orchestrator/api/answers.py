@@ -223,7 +223,8 @@ LIMITS: Final = _object(
             },
             used={
                 "type": "integer",
-                "description": "what the project uses: ``waiting_…`` its jobs in the queue, others those with places",
+                "description": "what the project uses: ``waiting_…`` its jobs in the queue, ``project_leases`` and "
+                "``project_gpu_memory_mb`` its leases, others its jobs with places",
             },
         ),
         "limits of the project",

@@ -279,6 +279,7 @@ class _Routes:
             "limits": [
                 *views.waiting_limits(self._options, *waiting),
                 *views.queue_limits(self._queue.limits_of(asking.project), *placed),
+                *self._lease_limits(asking.project),
             ]
         }
 
@@ -295,8 +296,20 @@ class _Routes:
         asking = _asking()
         self._allow(asking, policies.LEASE_CREATE)
         asked, server = check_lease(bodies.parsed(flask.request.get_data()))
+        for limit, more in zip(
+            self._lease_limits(asking.project), (1, asked.memory_mb), strict=True
+        ):
+            if limit["limit"] is not None and limit["used"] + more > limit["limit"]:
+                raise intake.OverQuotaError(
+                    f"Limit {limit['name']} of the project is {limit['limit']}, {limit['used']} are in use, and the "
+                    f"lease needs {more}."
+                )
         made = self._leases.create(asking.project, asking.user, asked, server)
         return self._shown_lease(made), 202
+
+    def _lease_limits(self, project: str) -> list[dict[str, Any]]:
+        used = self._leases.usage(project, _left_out)
+        return views.lease_limits(self._queue.limits_of(project), *used)
 
     def find_leases(self) -> Any:
         asking = _asking()

@@ -68,7 +68,7 @@ RULES: Final = (
     _rule(
         LIMITS,
         f"({_READER}) or {_EVERYWHERE}",
-        "Show what the project's jobs use of its limits.",
+        "Show what the project's jobs and leases use of its limits.",
         ("GET", "/v1/limits"),
     ),
     _rule(

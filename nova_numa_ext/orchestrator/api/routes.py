@@ -134,6 +134,7 @@ ROUTES: Final = (
         "Ask for a lease of a GPU that another host lends. The engine chooses the GPU and claims it; where none has "
         "room, the lease ends. Nothing attaches it to a server.",
         {202: answers.LEASE},
+        {403: "the lease exceeds a limit of the project"},
         body=schemas.LEASE,
     ),
     Route(
@@ -189,7 +190,7 @@ ROUTES: Final = (
         "GET",
         "/v1/limits",
         "limits",
-        "Show what the project's jobs use of its limits.",
+        "Show what the project's jobs and leases use of its limits.",
         {200: answers.LIMITS},
     ),
 )

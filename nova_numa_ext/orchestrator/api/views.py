@@ -158,6 +158,14 @@ def queue_limits(found: Limits, jobs: int, servers: int) -> list[dict[str, Any]]
     ]
 
 
+def lease_limits(found: Limits, leases: int, gpu_memory_mb: int) -> list[dict[str, Any]]:
+    """Return what the leases of a project use of its limits."""
+    return [
+        {"name": "project_leases", "limit": found.leases, "used": leases},
+        {"name": "project_gpu_memory_mb", "limit": found.gpu_memory_mb, "used": gpu_memory_mb},
+    ]
+
+
 def reasons(
     found: Sequence[Reason],
     *,

@@ -191,6 +191,14 @@ class Leases:
                 return found
             query, left = query.where(columns.id > rows[-1].id), limit - len(found)
 
+    def usage(self, project: str, unreadable: Unreadable) -> tuple[int, int]:
+        """Return how many leases of a project live, and their memory of GPUs together, MiB.
+
+        :param unreadable: called with each lease that cannot be read, which is not counted
+        """
+        found = self.find(project=project, states=LIVING, unreadable=unreadable)
+        return len(found), sum(each.asked.memory_mb for each in found)
+
     def of_host(self, host: str, unreadable: Unreadable) -> list[StoredLease]:
         """Return leases that have not ended and whose GPU, or whose client, a host has.
 

@@ -907,7 +907,31 @@ def test_what_a_projects_jobs_have_of_what_they_may_have_at_a_time_is_shown(jobs
     assert found == [
         {"name": "project_jobs", "limit": 4, "used": 1},
         {"name": "project_servers", "limit": None, "used": 2},
+        {"name": "project_leases", "limit": None, "used": 0},
+        {"name": "project_gpu_memory_mb", "limit": None, "used": 0},
     ]
+
+
+def test_a_lease_beyond_a_limit_of_its_project_is_refused_and_one_that_ended_counts_no_more(
+    jobs, cloud
+):
+    limits = {"project-of-admins": Limits(leases=3, gpu_memory_mb=2500)}
+    client = client_of(jobs, cloud, QueueSettings(limits=limits))
+    Leases(jobs._database).create("project-1", "user-1", LEASE)
+    made = [client.post("/v1/leases", json=LEASE_BODY, headers=ADMIN) for _ in range(3)]
+    assert [each.status_code for each in made] == [202, 202, 403]
+    said = "Limit project_gpu_memory_mb of the project is 2500, 2000 are in use, and the lease needs 1000."
+    assert detail(made[2]) == said
+    found = client.get("/v1/limits", headers=ADMIN).json["limits"][4:]
+    assert [each["used"] for each in found] == [2, 2000]
+    small = {"lease": {**LEASE_BODY["lease"], "memory_mb": 1}}
+    again = [client.post("/v1/leases", json=small, headers=ADMIN) for _ in range(2)]
+    assert [each.status_code for each in again] == [202, 403]
+    assert "Limit project_leases of the project is 3" in detail(again[1])
+    leases = Leases(jobs._database)
+    first = leases.read(made[0].json["lease"]["id"])
+    leases.change(leases.change(first, life.release, Actor("u")), life.end, Actor("u"))
+    assert client.post("/v1/leases", json=LEASE_BODY, headers=ADMIN).status_code == 202
 
 
 def test_the_place_of_a_job_is_that_in_which_the_queue_asks_it(jobs, cloud):

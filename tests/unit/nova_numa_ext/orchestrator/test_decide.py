@@ -274,13 +274,17 @@ def test_the_queue_is_as_the_file_says(tmp_path):
         "project_jobs = 3",
         "jobs_of_projects = rich:9",
         "servers_of_projects = poor:1,rich:99",
+        "project_leases = 5",
+        "project_gpu_memory_mb = 4000",
+        "leases_of_projects = rich:50",
+        "gpu_memory_mb_of_projects = poor:1000",
     )
     settings = jobs_conf.read(conf).queue.settings()
     assert settings == QueueSettings(
         Discipline.FCFS,
         0.0,
-        {"rich": Limits(9, 99), "poor": Limits(3, 1)},
-        Limits(3),
+        {"rich": Limits(9, 99, 50, 4000), "poor": Limits(3, 1, 5, 1000)},
+        Limits(3, None, 5, 4000),
         5.0,
         True,
         8.0,
