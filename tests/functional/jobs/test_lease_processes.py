@@ -210,6 +210,73 @@ def test_leases_run_on_without_the_service_and_without_their_supervisor(hosts):
     again.close()
 
 
+# What nova does -> where Placement has the server, and which hosts run it, one after the other.
+EVENTS = {
+    "create": [("c1", "c1")],
+    "hard reboot": [("c1", ""), ("c1", "c1")],
+    "stop": [("c1", "")],
+    "start": [("c1", "c1")],
+    "resize": [("c2", ""), ("c2", "c2")],
+    "revert": [("c1", ""), ("c1", "c1")],
+    "cold migration": [("c2", ""), ("c2", "c2")],
+    "live migration": [("c1", "c2"), ("c1", "c1")],
+    "rebuild": [("c1", ""), ("c1", "c1")],
+    "evacuate": [("c2", "c2")],
+    "shelve": [("", "")],
+}
+#       event            database             epoch  Placement  process  client that may connect
+LIFE = """
+        create           attached             1      claim      1        c1
+        hard reboot      attached             3      claim      3        c1
+        stop             detached             4      claim      4        -
+        start            attached             5      claim      5        c1
+        resize           attached             7      claim      7        c2
+        revert           attached             9      claim      9        c1
+        cold migration   attached             11     claim      11       c2
+        live migration   attached             12     claim      12       c1
+        rebuild          attached             14     claim      14       c1
+        evacuate         attached             15     claim      15       c2
+        shelve           gone                 17     -          -        -
+"""
+
+
+def test_database_placement_and_processes_agree_after_each_of_novas_events(hosts):
+    """Nova is imitated by what hosts and Placement see of it; a host that is evacuated from reports no more."""
+    service = hosts.service
+    lease = service.leases.create("project-1", "user-1", ASKED, SERVER)
+    table = [""]
+    for event, steps in EVENTS.items():
+        if event == "evacuate":
+            silent = {"c1": service.hosts.all()["c1"]}
+            service.rounds._hosts = lambda gone=silent: service.reported() | gone
+            del hosts.turns["c1"]
+        for placed, running in steps:
+            hosts.move(SERVER, running)
+            service.placed[SERVER] = placed or None
+            for _ in range(5):
+                service.now_s += 20.0
+                hosts.round()
+            service.rounds.end_without_server(ENGINE, service.trouble)
+            service.rounds.end_without_server(ENGINE, service.trouble)
+            hosts.rounds(2)
+        until(lambda: len(hosts.processes()) == bool(service.claims.read(lease.uuid)), 10.0)
+        now = service.leases.read(lease.uuid)
+        served = hosts.turns["g1"]._reported.serves.get(lease.uuid)
+        clients = [
+            host for host in hosts.turns for each in hosts.turns[host].answer.attaches if each.epoch
+        ]
+        row = (
+            event,
+            now.state.value,
+            now.lease.epoch,
+            "claim" if service.claims.read(lease.uuid) else "-",
+            served[0] if served else "-",
+            ", ".join(clients) or "-",
+        )
+        table.append("        {:<17}{:<21}{:<7}{:<11}{:<9}{}".format(*row))
+    assert "\n".join(table) + "\n" == LIFE
+
+
 def test_an_old_database_ends_no_process_before_it_is_committed(hosts):
     lease = attached(hosts)
     hosts.service.recovery.begin("it was restored")
