@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Agents and the service: a lease is attached where its server runs, over API, engine's rounds and Placement."""
 
+import random
+from collections import Counter
+
 import pytest
 
+from nova_numa_ext.orchestrator.store.jobs import Actor
+from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
+from placement_traits import pools
+from placement_traits.pool_reporter import PoolReporter
+from tests.support.at_once import at_once
 from tests.support.lease_service import ASKED, ENGINE, SERVER, LeaseService, credential
+from tests.support.pools import pool
 
 HOSTS = ("g1", "c1", "c2")
 
@@ -181,3 +190,54 @@ def test_a_report_that_cannot_be_is_a_sentence(service, report, said):
     answer = service.client.post("/v1/hosts/g1/leases", json=whole, headers=credential("g1"))
     assert answer.status_code == 400
     assert said in answer.json["errors"][0]["detail"]
+
+
+REQUESTS, GPUS = 200, 25
+
+
+@pytest.mark.long
+def test_of_200_requests_at_once_for_50_slices_50_are_attached_whichever_engine_leads(
+    service, placement
+):
+    """Three engines take turns; the one that leads is killed between its writes, again and again."""
+    names = tuple(f"gpu{number}" for number in range(GPUS))
+    PoolReporter(placement.client).sync(pool("g1", gpus=names, cores=REQUESTS))
+    servers = [f"{number:08x}-0000-0000-0000-000000000000" for number in range(REQUESTS)]
+    service.placed.update(dict.fromkeys(servers, "c1"))
+    admin = credential("g1", "admin,member")
+    body = {"memory_mb": 3000, "api": "opencl", "service_level": "silver"}
+
+    def ask(number):
+        lease = {"lease": body | {"server_id": servers[number]}}
+        return service.client.application.test_client().post(
+            "/v1/leases", json=lease, headers=admin
+        )
+
+    assert {each.status_code for each in at_once(REQUESTS, ask)} == {202}
+    service.obey()
+    service.report("c1", servers=servers)
+    elections = [Election(service.leases._database, f"engine-{each}", 0.0) for each in range(3)]
+    chance = random.Random(1)
+    for turn in range(40):
+        term = elections[turn % 3].campaign()
+        left = [chance.randint(5, 60)]
+
+        def may(left=left):
+            left[0] -= 1
+            if left[0] < 0:
+                raise NotLeaderError("killed")
+
+        try:
+            service.rounds.round(Actor(f"engine-{turn % 3}", term), may, service.trouble)
+        except NotLeaderError:
+            pass
+        for lent in pools.read(placement.client):
+            for gpu in lent.gpus:
+                assert gpu.memory_mb.free >= 0 <= gpu.share.free
+        service.obey()
+    states = Counter(each.state for each in service.leases.find())
+    assert states == {LeaseState.ATTACHED: 2 * GPUS, LeaseState.GONE: REQUESTS - 2 * GPUS}
+    attached = [each.number for each in service.leases.find(states=(LeaseState.ATTACHED,))]
+    assert attached == list(range(attached[0], attached[0] + 2 * GPUS)), "those that asked first"
+    held = {each.uuid for each in service.leases.find() if service.claims.read(each.uuid)}
+    assert held == {each.uuid for each in service.leases.find(states=(LeaseState.ATTACHED,))}
