@@ -203,6 +203,10 @@ class PlacementFabrics:
         if claim is not None:
             self._claims.write(emptied(claim))
 
+    def providers_of(self, server: str) -> frozenset[str]:
+        """Return the providers of which a server has something; none before it has a host."""
+        return frozenset(self._client.get(f"/allocations/{server}")["allocations"])
+
     def all(self) -> list[Claim]:
         """Return what groups hold of all fabrics, by consumer."""
         found: dict[str, Claim] = {}

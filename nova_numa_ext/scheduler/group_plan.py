@@ -74,6 +74,9 @@ class Fabrics(Protocol):
     def release(self, group: str) -> None:
         """Let a group hold nothing."""
 
+    def providers_of(self, server: str) -> frozenset[str]:
+        """Return the providers of which a server has something; none before it has a host."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupPlaces:
@@ -188,7 +191,7 @@ class GroupPlanner:
         :param arrays: hosts with the traits that name their leafs
         :param claims: false: nothing is claimed
         """
-        search = _Search(group, offered, arrays, passing, self._choose)
+        search = _Search(group, offered, arrays, passing, self._choose, where=self._where)
         for _ in range(_CLAIM_TRIES):
             try:
                 held = self._made().held(group.owner)
@@ -217,6 +220,9 @@ class GroupPlanner:
 
     def _choose(self, leafs: Leafs, asked: GroupRequest) -> LeafPlan | NoLeafs:
         return self._planner(leafs, asked, self._options)
+
+    def _where(self, server: str) -> frozenset[str]:
+        return self._made().providers_of(server)
 
     def release(self, found: GroupPlaces) -> None:
         """Give back what this request has claimed: none of its servers gets a host."""
@@ -248,6 +254,7 @@ class _Search:
     :param arrays: hosts with their traits
     :param passing: judges hosts
     :param choose: leafs
+    :param where: returns the providers of a server
     """
 
     def __init__(
@@ -257,12 +264,16 @@ class _Search:
         arrays: FleetArrays,
         passing: Passing,
         choose: Callable[[Leafs, GroupRequest], LeafPlan | NoLeafs],
+        *,
+        where: Callable[[str], frozenset[str]],
     ) -> None:
         self._group = group
         self._offered = offered
         self._arrays = arrays
         self._passing = passing
         self._choose = choose
+        self._where = where
+        self._own: frozenset[str] | None = None
         self._passed: set[int] = set()
         self._refused: set[int] = set()
         self.chosen = LeafPlan(())
@@ -320,17 +331,31 @@ class _Search:
 
     def _members(self, leaf_of: Mapping[str, str]) -> Mapping[str, int]:
         """Return how many hosts the group has in each leaf."""
+        if self._own is None:
+            self._own = self._hosts_of_group()
+        return Counter(leaf for root in self._own if (leaf := leaf_of.get(root)))
+
+    def _hosts_of_group(self) -> frozenset[str]:
+        """Return the root providers of the hosts with servers of the group.
+
+        Nova names these hosts as nova-compute is configured, Placement by their hypervisors: where the names differ, it
+        is asked for the servers one by one.
+        """
         hosts = {*self._group.hosts}
         if not hosts:
-            return {}
+            return frozenset()
         arrays = self._arrays
         texts = arrays.hosts["name"].tolist()
-        named = (
+        found = {
             root
             for root, number in zip(arrays.rows, texts, strict=True)
             if arrays.text(number) in hosts
-        )
-        return Counter(leaf for root in named if (leaf := leaf_of.get(root)))
+        }
+        for server in self._group.members:
+            if len(found) >= len(hosts):
+                break
+            found |= self._where(server) & arrays.rows.keys()
+        return frozenset(found)
 
     def _usable(self, leaf_of: Mapping[str, str], mask: Mask) -> dict[str, list[int]]:
         """Return the hosts of each leaf that may still take a server, the best first."""

@@ -5,14 +5,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from nova_numa_ext.policy.terms import Term
 from nova_numa_ext.scheduler.decision import Judged, reorder
-from nova_numa_ext.scheduler.group_plan import GroupPlaces, GroupPlanner, Offered
+from nova_numa_ext.scheduler.group_plan import GroupPlaces, GroupPlanner, NoPlan, Offered, Passing
 from nova_numa_ext.scheduler.groups import ServerGroup
 from nova_numa_ext.scheduler.judge import HostVerdict
 from nova_numa_ext.scheduler.judge import verdict as verdict_on
 from nova_numa_ext.scheduler.shortlist import ByScore, LaterFilters, Question
 from placement_traits.reason import Reason
+from placement_traits.request import WorkloadRequest
 
 
 class GroupShortlist:
@@ -53,14 +56,7 @@ class GroupShortlist:
             return {at[state.uuid] for state in (*ahead.by_first, *ahead.by_another)}
 
         modes = question.context.modes
-        ordered, possible, _ = self._by_score.ranked(question, request)
-        found = self._planner.plan(
-            group,
-            Offered([state.uuid for state in states], ordered, possible),
-            question.context.snapshot.arrays,
-            passing,
-            claims=not any(state.uuid in modes for state in states),
-        )
+        found = self._planned(question, group, request, passing)
         if isinstance(found, GroupPlaces):
             kept = {*found.hosts}
             return (
@@ -80,6 +76,27 @@ class GroupShortlist:
             Judged(question.parsed, refused, len(states)),
             [state for state in states if not refused[state.uuid].refused],
         )
+
+    def _planned(
+        self, question: Question, group: ServerGroup, request: WorkloadRequest, passing: Passing
+    ) -> GroupPlaces | NoPlan:
+        """Plan a group; what it holds keeps others off, so it holds leafs by hosts only that may refuse.
+
+        One that asks for leafs of its own and has a place among such hosts goes there. Where it has none, or all hosts
+        are only ranked, its places are advice.
+        """
+        states, modes = question.host_states, question.context.modes
+        arrays = question.context.snapshot.arrays
+        ordered, possible, _ = self._by_score.ranked(question, request)
+        roots = [state.uuid for state in states]
+        refuses = np.array([root not in modes for root in roots], bool)
+        if group.request.claims and refuses.any() and not refuses.all():
+            binding = Offered(roots, ordered[refuses[ordered]], possible)
+            found = self._planner.plan(group, binding, arrays, passing, claims=True)
+            if isinstance(found, GroupPlaces):
+                return found
+        every = Offered(roots, ordered, possible)
+        return self._planner.plan(group, every, arrays, passing, claims=bool(refuses.all()))
 
     @staticmethod
     def next(

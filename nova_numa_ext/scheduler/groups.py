@@ -34,7 +34,8 @@ class ServerGroup:
     :param request: what is requested of the network
     :param servers: how many of them are to be placed now
     :param per_host: servers of the group that may be on one host
-    :param hosts: names of the hosts where the group has servers already
+    :param hosts: where the group has servers already, as nova-compute calls itself there
+    :param members: uuids of its servers, those that are to be placed included
     :param moves: a server of it leaves its host
     :param problem: why it cannot be placed, '' where it can
     """
@@ -46,6 +47,7 @@ class ServerGroup:
     servers: int = 1
     per_host: int = 1
     hosts: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
     moves: bool = False
     problem: str = ""
 
@@ -97,6 +99,7 @@ def read(spec: Any, host_states: Sequence[Any]) -> ServerGroup | None:
         1 if moving else max(1, spec.num_instances),
         group.rules.get("max_server_per_host", 1),
         tuple(group.hosts or ()) if "hosts" in group else (),
+        tuple(group.members or ()) if "members" in group else (),
         moving,
     )
 

@@ -14,7 +14,11 @@ FABRIC = "train"
 
 
 def server_group(
-    number: int = 1, policy: str = "anti-affinity", hosts: tuple[str, ...] = (), **rules: str
+    number: int = 1,
+    policy: str = "anti-affinity",
+    hosts: tuple[str, ...] = (),
+    members: tuple[str, ...] = (),
+    **rules: str,
 ) -> Any:
     """Nova's object, as it comes with a RequestSpec."""
     group = objects.InstanceGroup(
@@ -22,7 +26,7 @@ def server_group(
         policy=policy,
         policies=[policy],
         hosts=[*hosts],
-        members=[],
+        members=[*members],
         rules=rules,
         project_id="project",
         user_id="user",

@@ -73,6 +73,9 @@ class Blocks:
     def release(self, group: str) -> None:
         del self.claims[group]
 
+    def providers_of(self, server: str) -> frozenset[str]:
+        return frozenset()
+
 
 def blocks_in_a_pod(leafs: Leafs, asked, options: PlanOptions) -> LeafPlan | NoLeafs:
     """Blocks of leafs one after the other, in the first pod with enough; in what the group holds, where it does."""

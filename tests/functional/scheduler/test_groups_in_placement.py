@@ -2,6 +2,7 @@
 """Server groups in nova's own scheduler over a real Placement: fabric, claims and servers are all there."""
 
 import uuid
+from types import SimpleNamespace
 
 import pytest
 from nova import exception
@@ -71,10 +72,10 @@ class Trained:
         self.engine = engine
         process.use(engine)
 
-    def boot(self, group, count, **fields):
+    def boot(self, group, count, keys=QUIET, **fields):
         """Names of the hosts of a group's new servers, in the order of their ranks."""
         spec = {"num_instances": count, "instance_group": group} | fields
-        found = self.cloud.boot(QUIET, count=count, memory_mb=64, **spec)
+        found = self.cloud.boot(keys, count=count, memory_mb=64, **spec)
         assert not self.engine.faults
         return [host for host, _ in found]
 
@@ -171,6 +172,52 @@ def test_a_group_does_not_grow_out_of_what_it_holds(small):
     small.boot(server_group(1), 4)
     with pytest.raises(exception.NoValidHost):
         small.boot(server_group(1, hosts=("l000-00", "l000-01", "l001-00", "l001-01")), 4)
+
+
+def test_a_group_grows_near_its_servers_whatever_nova_compute_calls_itself(small):
+    """A host's name in nova's groups is that of nova-compute, in Placement that of the hypervisor."""
+    small.cloud.hosts.computes = [each.obj_clone() for each in small.cloud.hosts.computes]
+    for compute in small.cloud.hosts.computes:
+        compute.host = f"service-{compute.hypervisor_hostname}"
+    member = str(uuid.uuid4())
+    held = {small.cloud.provider("l002-00"): {"resources": {"VCPU": 1, "MEMORY_MB": 64}}}
+    small.cloud.placement.put(
+        f"/allocations/{member}",
+        {
+            "allocations": held,
+            "project_id": "project",
+            "user_id": "user",
+            "consumer_type": "INSTANCE",
+            "consumer_generation": None,
+        },
+    )
+    group = server_group(1, hosts=("service-l002-00",), members=(member, str(uuid.uuid4())))
+    (host,) = small.boot(group, 1, keys={"numa_ext:net_within": "pod"})
+    assert host.startswith("service-l002")
+
+
+def in_mode(small, leafs, mode):
+    """Put the hosts of some leafs into an aggregate of another mode."""
+    for compute in small.cloud.hosts.computes:
+        if compute.host.startswith(leafs):
+            aggregate = SimpleNamespace(metadata={"numa_ext_mode": mode})
+            small.cloud.hosts.aggregates[compute.host] = [aggregate]
+
+
+@pytest.mark.parametrize("mode", [Mode.RANK, Mode.OBSERVE])
+def test_a_quiet_group_holds_leafs_whose_hosts_refuse_while_others_only_watch(small, mode):
+    """A cloud that is switched on an aggregate at a time: what asks to be alone goes where that can be kept."""
+    in_mode(small, ("l000", "l001"), mode)
+    group = server_group(1)
+    assert set(leafs_of(small.boot(group, 4))) == {"l002", "l003"}
+    assert set(small.holds(group)) == {"l002", "l003", "p01"}
+
+
+def test_a_quiet_group_without_a_place_that_can_be_kept_is_placed_and_holds_nothing(small):
+    in_mode(small, ("l001", "l002"), Mode.RANK)
+    group = server_group(1)
+    assert set(leafs_of(small.boot(group, 4))) == {"l000", "l001"}
+    assert small.holds(group) == {}
 
 
 def test_ranks_are_kept_and_nothing_is_claimed_while_hosts_are_only_ranked(small):
