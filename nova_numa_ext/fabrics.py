@@ -7,6 +7,7 @@ capacity and usage of the whole tree::
     net:train                 CUSTOM_NUMA_EXT_NET_FABRIC    FABRIC_PLAN 1
     ├─ net:train:p1           …NET_LEVEL_POD                POD_UPLINK 10000
     │  ├─ net:train:l001      …NET_LEVEL_LEAF, …LEAF_TRAIN_L001, …NET_INDEX_0, …NET_BLOCK_16
+    │  │                      LEAF_UPLINK 1000000000
     │  │                      partitioned: LEAF_BLOCK 16 (only whole), LEAF_REST 2
     │  └─ net:train:l002      for remainders: LEAF_REMAINDER 18     for groups of one leaf: LEAF_HOST 18
     └─ net:train:p2 …
@@ -15,15 +16,19 @@ Placement keeps two groups from holding the same hosts. What no single leaf show
 remainders; so a leaf's layout changes in three steps: write it under the leaf's generation, write the root's inventory
 as it is under the generation that was read before all else, claim. Of two who planned at the same time one loses at the
 second step, and reads again what the other has written; an empty leaf may have any layout.
+
+Groups that share hold no hosts. One of several leafs takes units of their ``LEAF_UPLINK``, so that groups that ask to
+be alone see it; leafs that an older release wrote do not count them until the fabric is applied again.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from nova_numa_ext.policy.network.groups import LeafPlan
 from nova_numa_ext.policy.network.leafs import Leaf, Leafs
+from nova_numa_ext.policy.network.uplinks import residents
 from placement_traits import names
 from placement_traits.claims import (
     Amounts,
@@ -51,6 +56,7 @@ class FabricState:
     :param providers: of its nodes, by name
     :param root: its provider
     :param generation: of the root, from before all else was read
+    :param counted: leafs whose uplinks are counted
     """
 
     name: str
@@ -59,10 +65,20 @@ class FabricState:
     providers: Mapping[str, str]
     root: str = ""
     generation: int = 0
+    counted: frozenset[str] = frozenset()
 
     def held(self, amounts: Amounts) -> dict[str, Mapping[str, int]]:
-        """Return what of some amounts is of this fabric, by node."""
-        return {node: amounts[uuid] for node, uuid in self.providers.items() if uuid in amounts}
+        """Return the hosts and pods' uplinks among some amounts that are of this fabric, by node."""
+        of_nodes = {
+            node: {key: units for key, units in amounts[uuid].items() if key != names.LEAF_UPLINK}
+            for node, uuid in self.providers.items()
+            if uuid in amounts
+        }
+        return {node: held for node, held in of_nodes.items() if held}
+
+    def nodes(self, amounts: Amounts) -> frozenset[str]:
+        """Return the nodes of which there is something among some amounts, uplinks included."""
+        return frozenset(node for node, uuid in self.providers.items() if uuid in amounts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +181,9 @@ class PlacementFabrics:
             {name: uuid for uuid, name in node_of.items()},
             root,
             generation,
+            frozenset(
+                node_of[uuid] for _, uuid in ordered if names.LEAF_UPLINK in tree[uuid]["resources"]
+            ),
         )
 
     def held(self, owner: GroupOwner) -> Amounts:
@@ -192,10 +211,28 @@ class PlacementFabrics:
             self._lay_out(fabric.providers[name], sizes[name], layout)
         if found.layouts:
             self._confirm(fabric)
-        amounts = {fabric.providers[node]: held for node, held in found.claims.items() if held}
+        used = _uplinks(fabric, found)
+        amounts = {
+            fabric.providers[node]: {**held, **used.get(node, {})}
+            for node, held in found.claims.items()
+            if held
+        }
         self._claims.write(
             Claim(owner.group, names.GROUP_CONSUMER, owner.project, owner.user, amounts)
         )
+
+    def share(self, fabric: FabricState, owner: GroupOwner, found: LeafPlan) -> None:
+        """Let others see whose uplinks a group uses beside them, with those that it uses already.
+
+        :raises NoRoomError: another group has some of them alone
+        :raises ConflictError: the group's servers are placed by someone else, too
+        """
+        used = {fabric.providers[leaf]: units for leaf, units in _uplinks(fabric, found).items()}
+        claim = self._claims.read(owner.group)
+        if claim is None:
+            claim = Claim(owner.group, names.GROUP_CONSUMER, owner.project, owner.user, {})
+        if used.keys() - claim.amounts.keys():
+            self._claims.write(replace(claim, amounts={**used, **claim.amounts}))
 
     def release(self, group: str) -> None:
         """Let a group hold nothing; done already is done."""
@@ -212,7 +249,7 @@ class PlacementFabrics:
         found: dict[str, Claim] = {}
         for fabric in self.read():
             for leaf in fabric.leafs.leafs:
-                if leaf.held_hosts:
+                if leaf.held_hosts or leaf.residents:
                     for claim in self._claims.of_provider(fabric.providers[leaf.name]):
                         if claim.type == names.GROUP_CONSUMER:
                             found[claim.consumer] = claim
@@ -222,7 +259,7 @@ class PlacementFabrics:
         """Return the compute nodes on the leafs of which there is something among some amounts."""
         found = set()
         for fabric in self.read():
-            held = fabric.held(amounts)
+            held = fabric.nodes(amounts)
             for trait, leaf in fabric.leaf_of_trait.items():
                 if leaf in held:
                     below = self._client.get(f"/resource_providers?required={trait}")
@@ -274,16 +311,29 @@ def _leaf(name: str, above: tuple[str, ...], summary: Mapping[str, Any]) -> Leaf
     amounts = {key: each for key, each in summary["resources"].items() if key in _OF_LEAFS}
     size = sum(each["capacity"] for each in amounts.values())
     percent = _number(summary, "NET_OVERSUBSCRIPTION")
+    block = _number(summary, "NET_BLOCK") or size + 1
+    held = {key: each["used"] for key, each in amounts.items() if each["used"]}
+    uplinks = summary["resources"].get(names.LEAF_UPLINK, {"used": 0})
     return Leaf(
         name,
         above,
         size,
         0,
-        _number(summary, "NET_BLOCK") or size + 1,
+        block,
         layout_of(amounts),
-        {key: each["used"] for key, each in amounts.items() if each["used"]},
+        held,
+        residents(uplinks["used"], size, block, held),
         oversubscription=None if percent is None else percent / 100,
     )
+
+
+def _uplinks(fabric: FabricState, found: LeafPlan) -> dict[str, dict[str, int]]:
+    """Return what a plan takes of uplinks, by leafs that count them."""
+    return {
+        leaf: {names.LEAF_UPLINK: units}
+        for leaf, units in found.uplinks.items()
+        if leaf in fabric.counted
+    }
 
 
 def _number(summary: Mapping[str, Any], kind: str) -> int | None:

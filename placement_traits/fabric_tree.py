@@ -7,6 +7,7 @@
     ├─ net:train:p1           …NET_LEVEL_POD                POD_UPLINK 10000
     │  ├─ net:train:l001      …NET_LEVEL_LEAF, …LEAF_TRAIN_L001, …NET_INDEX_0, …NET_BLOCK_16,
     │  │                      …NET_OVERSUBSCRIPTION_400
+    │  │                      LEAF_UPLINK 1000000000
     │  │                      partitioned: LEAF_BLOCK 16 (only whole), LEAF_REST 2
     │  └─ net:train:l002      for remainders: LEAF_REMAINDER 18     for groups of one leaf: LEAF_HOST 18
     └─ net:train:p2 …
@@ -26,7 +27,7 @@ from placement_traits import names
 from placement_traits.client import PlacementClient, PlacementError
 from placement_traits.errors import ConflictError, NumaExtError
 from placement_traits.fabric import Fabric, LeafLayout
-from placement_traits.names import WHOLE_UPLINK
+from placement_traits.names import LEAF_UPLINK_UNITS, WHOLE_UPLINK
 
 Inventories = Mapping[str, Mapping[str, int]]
 
@@ -138,11 +139,17 @@ def planned(
                             ),
                         }
                     ),
-                    leaf_inventories(
-                        fabric.sizes[node.name],
-                        fabric.block,
-                        layouts.get(node.name, LeafLayout.PARTITIONED),
-                    )
+                    {
+                        **leaf_inventories(
+                            fabric.sizes[node.name],
+                            fabric.block,
+                            layouts.get(node.name, LeafLayout.PARTITIONED),
+                        ),
+                        names.LEAF_UPLINK: {
+                            "total": LEAF_UPLINK_UNITS,
+                            "max_unit": LEAF_UPLINK_UNITS,
+                        },
+                    }
                     if is_leaf
                     else {names.POD_UPLINK: {"total": WHOLE_UPLINK, "max_unit": WHOLE_UPLINK}},
                 )
@@ -175,6 +182,11 @@ class _There:
     @property
     def held(self) -> int:
         return sum(self.used.get(each, 0) for each in _OF_LEAFS)
+
+    @property
+    def is_drained(self) -> bool:
+        hosts = [each for key, each in self.inventories.items() if key in _OF_LEAFS]
+        return bool(hosts) and all(each["reserved"] >= each["total"] for each in hosts)
 
 
 class FabricWriter:
@@ -231,7 +243,7 @@ class FabricWriter:
             if there is None or not any(map(names.is_leaf_trait, there.traits)):
                 raise NumaExtError(f"Placement has no leaf {leaf} of a fabric {fabric}.")
             inventories = {
-                key: {**each, "reserved": each["total"] if on else 0}
+                key: {**each, "reserved": each["total"] if on and key in _OF_LEAFS else 0}
                 for key, each in there.inventories.items()
             }
             if inventories == there.inventories:
@@ -284,11 +296,11 @@ class FabricWriter:
         planned_as = {each.name: each for each in desired}
         name_of = {each.uuid: name for name, each in there.items()}
         for name, each in there.items():
-            if not each.held:
-                continue
             after = planned_as.get(name)
-            if after is None:
+            if after is None and (each.held or each.used.get(names.LEAF_UPLINK)):
                 self._refuse(name, each, "would go")
+            if after is None or not each.held:
+                continue
             for resource_class, used in each.used.items():
                 total = after.inventories.get(resource_class, {}).get("total", 0)
                 if used > total:
@@ -303,7 +315,7 @@ class FabricWriter:
         groups = sorted(body["allocations"])
         more = " …" * (len(groups) > _MOST_NAMED)
         raise HeldError(
-            f"{name} {what}, but {len(groups)} server groups hold hosts there: "
+            f"{name} {what}, but {len(groups)} server groups are there: "
             f"{', '.join(groups[:_MOST_NAMED])}{more}. Drain it, and apply the plan when they are gone."
         )
 
@@ -349,11 +361,12 @@ class FabricWriter:
         above = desired.parent
         parent = tree[above].uuid if above is not None and above in tree else above
         same_parent = there.parent == parent
-        drained = bool(there.inventories) and all(
-            each["reserved"] >= each["total"] for each in there.inventories.values()
-        )
         inventories = {
-            key: {**_USUAL, **each, "reserved": each["total"] if drained else 0}
+            key: {
+                **_USUAL,
+                **each,
+                "reserved": each["total"] if there.is_drained and key in _OF_LEAFS else 0,
+            }
             for key, each in desired.inventories.items()
         }
         same_traits = there.traits == desired.traits

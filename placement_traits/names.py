@@ -90,6 +90,7 @@ LEAF_HOST: Final = "CUSTOM_NUMA_EXT_LEAF_HOST"  # for groups that fit in one lea
 POD_UPLINK: Final = (
     "CUSTOM_NUMA_EXT_POD_UPLINK"  # a group that leaves its leafs takes one, an exclusive group all
 )
+LEAF_UPLINK: Final = "CUSTOM_NUMA_EXT_LEAF_UPLINK"  # a leaf's: a group that shares takes a few, one that is quiet all
 FABRIC_PLAN: Final = (
     "CUSTOM_NUMA_EXT_FABRIC_PLAN"  # one, never taken: finds the tree, and carries its generation
 )
@@ -99,10 +100,13 @@ FABRIC_CLASSES: Final = (
     LEAF_REMAINDER,
     LEAF_HOST,
     POD_UPLINK,
+    LEAF_UPLINK,
     FABRIC_PLAN,
 )
 # Units of POD_UPLINK in a pod: no fabric has as many groups there.
 WHOLE_UPLINK: Final = 10_000
+# Units of LEAF_UPLINK in a leaf, see nova_numa_ext.policy.network.uplinks; Placement counts to 2^31.
+LEAF_UPLINK_UNITS: Final = 1_000_000_000
 
 # Traits without a parameter.
 OWNER: Final = "CUSTOM_NUMA_EXT_OWNER"  # on every provider that we create in nova's trees and that views compare

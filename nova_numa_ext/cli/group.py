@@ -25,7 +25,10 @@ _MOST_NAMED: Final = 5
 
 
 class ListGroup(command.Lister):  # type: ignore[misc]
-    """List the server groups that hold leafs of fabrics: quiet and exclusive ones. Others hold nothing."""
+    """List the server groups of several leafs of a fabric, and those that hold hosts there.
+
+    Groups that share hold none. One that shares and is in one leaf is not listed: it uses no uplink.
+    """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and rows."""
@@ -44,7 +47,10 @@ class ListGroup(command.Lister):  # type: ignore[misc]
 
 
 class ShowGroup(command.Lister):  # type: ignore[misc]
-    """Show on which leafs the servers of a group are, what it holds there, and which other groups do."""
+    """Show on which leafs the servers of a group are, what it holds there, and which other groups are there.
+
+    These hold hosts, or share the uplinks; groups that share and are in one leaf are not seen.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the group."""
@@ -63,9 +69,10 @@ class ShowGroup(command.Lister):  # type: ignore[misc]
         for leaf in state.leafs.leafs:
             if leaf.name in own or leaf.name in on_leaf:
                 others = [
-                    each.consumer
+                    each.consumer + ("" if here[leaf.name] else " (shares)")
                     for each in claims
-                    if each.consumer != group and leaf.name in _leafs_of(each, state)
+                    for here in [_leafs_of(each, state)]
+                    if each.consumer != group and leaf.name in here
                 ]
                 rows.append(
                     (
@@ -76,7 +83,7 @@ class ShowGroup(command.Lister):  # type: ignore[misc]
                         ", ".join(others) or "-",
                     )
                 )
-        return ("Leaf", "Pod", "Servers", "Hosts held", "Other groups that hold hosts"), rows
+        return ("Leaf", "Pod", "Servers", "Hosts held", "Other groups"), rows
 
 
 class ShowGroupTopology(command.Command):  # type: ignore[misc]
@@ -117,7 +124,8 @@ class ShowGroupTopology(command.Command):  # type: ignore[misc]
 class SimulateGroup(command.Lister):  # type: ignore[misc]
     """Show which leafs a group would get now, or why it has no place. Nothing is claimed.
 
-    Hosts that no group holds count as free: servers of no group, and of groups that share, are not looked at.
+    Hosts that no group holds count as free: servers of no group, and of groups that share, are not looked at. Of these
+    only the uplinks that they use are seen.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -179,10 +187,12 @@ def _add_group(parser: argparse.ArgumentParser) -> None:
 
 
 def _leafs_of(claim: Claim, state: FabricState) -> dict[str, int]:
-    """Return the hosts that a group holds of each leaf of a fabric, in its order."""
-    held = state.held(claim.amounts)
+    """Return the hosts that a group holds of each leaf of a fabric where it is, in its order; 0: it shares uplinks."""
+    held, there = state.held(claim.amounts), state.nodes(claim.amounts)
     return {
-        leaf.name: sum(held[leaf.name].values()) for leaf in state.leafs.leafs if leaf.name in held
+        leaf.name: sum(held.get(leaf.name, {}).values())
+        for leaf in state.leafs.leafs
+        if leaf.name in there
     }
 
 

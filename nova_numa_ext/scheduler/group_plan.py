@@ -71,6 +71,13 @@ class Fabrics(Protocol):
         :raises ConflictError: others have planned since the fabric was read
         """
 
+    def share(self, fabric: FabricState, owner: GroupOwner, found: LeafPlan) -> None:
+        """Let others see whose uplinks a group uses beside them.
+
+        :raises NoRoomError: another group has some of them alone
+        :raises ConflictError: the group's servers are placed by someone else, too
+        """
+
     def release(self, group: str) -> None:
         """Let a group hold nothing."""
 
@@ -87,7 +94,7 @@ class GroupPlaces:
     :param spares: root providers of the hosts that come after them
     :param leafs: leaf of each of them
     :param reasons: sentences
-    :param claimed: the group has claimed its leafs by this request
+    :param claimed: the group has something of its leafs by this request, and had nothing before
     """
 
     group: ServerGroup
@@ -183,7 +190,7 @@ class GroupPlanner:
         *,
         claims: bool,
     ) -> GroupPlaces | NoPlan:
-        """Plan a group, and let it hold its leafs when its first servers come.
+        """Plan a group, and let it hold its leafs when its first servers come; one that shares is noted on its uplinks.
 
         One that has servers and holds nothing was placed while nothing was claimed: what others are beside it by now is
         no place to hold.
@@ -199,7 +206,7 @@ class GroupPlanner:
                 return NoPlan((str(error),))
             refusals: list[str] = []
             for fabric in self._made().read():
-                if held and not fabric.held(held):
+                if held and not fabric.nodes(held):
                     continue
                 answer = search.in_fabric(fabric, fabric.held(held))
                 if isinstance(answer, GroupPlaces):
@@ -208,15 +215,23 @@ class GroupPlanner:
             else:
                 return NoPlan(tuple(refusals) or (_NO_FABRIC,))
             begins = not (held or group.hosts or group.moves)
-            if not begins or not claims or not group.request.claims:
-                return answer
-            try:
-                self._made().claim(fabric, group.owner, search.chosen)
-            except (NoRoomError, ConflictError) as error:
-                LOG.info("Server group %s is planned again: %s", group.uuid, error)
-                continue
-            return replace(answer, claimed=True)
+            takes = begins if group.request.claims else bool(search.chosen.uplinks)
+            if not claims or not takes or self._took(fabric, group, search.chosen, begins):
+                return replace(answer, claimed=claims and takes and begins)
         return NoPlan((_LOST,))
+
+    def _took(self, fabric: FabricState, group: ServerGroup, found: LeafPlan, begins: bool) -> bool:
+        """Let a group hold what was planned, or be seen on the uplinks that it shares; False: plan it again."""
+        take = self._made().claim if group.request.claims else self._made().share
+        try:
+            take(fabric, group.owner, found)
+        except (NoRoomError, ConflictError) as error:
+            if not begins:  # it is there, seen or not
+                LOG.warning("Server group %s shares uplinks unseen: %s", group.uuid, error)
+                return True
+            LOG.info("Server group %s is planned again: %s", group.uuid, error)
+            return False
+        return True
 
     def _choose(self, leafs: Leafs, asked: GroupRequest) -> LeafPlan | NoLeafs:
         return self._planner(leafs, asked, self._options)

@@ -10,6 +10,7 @@ from typing import Any
 from nova_numa_ext.policy.network.groups import GroupRequest, LeafPlan, NoLeafs, PlanOptions
 from nova_numa_ext.policy.network.leafs import Leaf, Leafs
 from nova_numa_ext.policy.network.planner import plan
+from nova_numa_ext.policy.network.uplinks import residents
 from placement_traits.fabric import Fabric, FabricKind, FabricNode
 
 
@@ -75,8 +76,10 @@ class Groups:
         """What a planner sees now."""
         used = Counter[str]()
         held: dict[str, Counter[str]] = {}
+        units = Counter[str]()
         for found in self.plans.values():
             used.update({one.leaf: one.hosts for one in found.places})
+            units.update(found.uplinks)
             for node, amounts in found.claims.items():
                 held.setdefault(node, Counter()).update(amounts)
         return Leafs(
@@ -87,6 +90,9 @@ class Groups:
                     free=leaf.size - used[leaf.name],
                     layout=self._layouts[leaf.name],
                     held=held.get(leaf.name, {}),
+                    residents=residents(
+                        units[leaf.name], leaf.size, leaf.block, held.get(leaf.name, {})
+                    ),
                 )
                 for leaf in self.empty.leafs
             ),

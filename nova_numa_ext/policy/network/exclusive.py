@@ -25,10 +25,11 @@ def exclusive(leafs: Leafs, allowed: Sequence[int], hosts: int, slice_hosts: int
     if hosts <= leafs.usual_size:
         return _small(leafs, allowed, hosts)
     rooms: dict[str, dict[int, int]] = {}
+    shared = {leaf.pod for leaf in leafs.leafs if leaf.residents}
     for at in allowed:
         leaf = leafs.leafs[at]
         room = _room(leaf) // slice_hosts * slice_hosts
-        if leaf.pod and room and not leafs.uplinks.get(leaf.pod):
+        if leaf.pod and room and not leafs.uplinks.get(leaf.pod) and leaf.pod not in shared:
             rooms.setdefault(leaf.pod, {})[at] = room
     pods = list(rooms.values())
     sums = {number: sum(pod.values()) for number, pod in enumerate(pods)}

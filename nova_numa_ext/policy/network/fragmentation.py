@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from nova_numa_ext.policy.network.groups import GroupRequest, LeafPlan, PlanOptions
 from nova_numa_ext.policy.network.leafs import Leafs
 from nova_numa_ext.policy.network.planner import plan
+from nova_numa_ext.policy.network.uplinks import with_another
 from nova_numa_ext.policy.network.vnb import BlockLimits
 from placement_traits.names import UplinkShare
 
@@ -49,6 +50,7 @@ def after(leafs: Leafs, found: LeafPlan) -> Leafs:
             free=leaf.free - taken[leaf.name],
             layout=found.layouts.get(leaf.name, leaf.layout),
             held=_sum(leaf.held, found.claims.get(leaf.name, {})),
+            residents=with_another(leaf.residents, found.uplinks.get(leaf.name, 0)),
         )
         if leaf.name in taken
         else leaf

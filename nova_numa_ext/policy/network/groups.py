@@ -89,6 +89,8 @@ class LeafPlan:
 
     :param places: in the order of the fabric: ranks go there one leaf after the other
     :param claims: all that it should hold then, by node; empty for groups that share
+    :param uplinks: units of :data:`placement_traits.names.LEAF_UPLINK` that it should have then, by leaf, see
+        :mod:`.uplinks`
     :param layouts: leafs that need this layout first, because they are untouched and have another one
     :param spares: hosts beyond the places, the best first: beside the places, then in the next best leafs
     :param next_best: all other leafs with room, the best first
@@ -97,6 +99,7 @@ class LeafPlan:
 
     places: tuple[LeafPlaces, ...]
     claims: Claims = field(default_factory=dict)
+    uplinks: Mapping[str, int] = field(default_factory=dict)
     layouts: Mapping[str, LeafLayout] = field(default_factory=dict)
     spares: tuple[LeafPlaces, ...] = ()
     next_best: tuple[str, ...] = ()

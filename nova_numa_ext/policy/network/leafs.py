@@ -42,7 +42,7 @@ class Leaf:
     :param block: hosts of one block; > size: the leaf has none
     :param layout: how its hosts are given
     :param held: what all groups hold there, the planned one included
-    :param residents: how much each other group there uses the network
+    :param residents: how much each group that shares its uplinks uses the network
     :param oversubscription: how much more its hosts can send than it passes upwards; None: not known
     """
 

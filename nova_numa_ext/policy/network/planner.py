@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from nova_numa_ext.policy.network import uplinks
 from nova_numa_ext.policy.network.allocation import (
     Allocate,
     Found,
@@ -34,7 +35,7 @@ from nova_numa_ext.policy.network.terms import GroupTerm
 from nova_numa_ext.policy.network.tree_fit import balanced, best_fit, block, least_free
 from nova_numa_ext.policy.network.vnb import Vnb
 from placement_traits import names
-from placement_traits.names import WHOLE_UPLINK, UplinkShare
+from placement_traits.names import LEAF_UPLINK_UNITS, WHOLE_UPLINK, UplinkShare
 from placement_traits.reason import Reason
 
 SHARING: Final[Mapping[PolicyName, Allocate]] = {
@@ -61,7 +62,12 @@ def plan(
     found = _found(leafs, request, options)
     if isinstance(found, Reason):
         alone = replace(request, members={}, holds={})
-        return NoLeafs((found,), not isinstance(_found(_emptied(leafs), alone, options), Reason))
+        shared = sum(bool(leaf.residents) for leaf in leafs.leafs)
+        with_others = request.share is UplinkShare.SHARED or request.hosts <= leafs.usual_size
+        beside = () if with_others or not shared else (Reason(GroupTerm.SHARING, shared),)
+        return NoLeafs(
+            (found, *beside), not isinstance(_found(_emptied(leafs), alone, options), Reason)
+        )
     return _plan(leafs, request, options, found)
 
 
@@ -227,6 +233,7 @@ def _plan(leafs: Leafs, request: GroupRequest, options: PlanOptions, takes: Take
     return LeafPlan(
         tuple(LeafPlaces(leafs.leafs[one.at].name, one.hosts) for one in takes),
         claims,
+        _uplinks(leafs, request, takes),
         {
             leafs.leafs[one.at].name: one.layout
             for one in takes
@@ -258,6 +265,25 @@ def _claims(leafs: Leafs, request: GroupRequest, takes: Takes) -> Claims:
             if pod:
                 found[pod] = {names.POD_UPLINK: units}
     return found
+
+
+def _uplinks(leafs: Leafs, request: GroupRequest, takes: Takes) -> dict[str, int]:
+    """Return what a group takes of the uplinks of leafs; what it holds already has them."""
+    held = {leafs.leafs[one.at].name: one for one in takes}
+    used = [leaf for leaf in leafs.leafs if leaf.name in {*held, *request.members}]
+    if len(used) < 2 or request.holds:
+        return {}
+    units = uplinks.SHARES[request.net_class]
+    if request.share is UplinkShare.EXCLUSIVE:
+        units = LEAF_UPLINK_UNITS
+    if request.share is not UplinkShare.QUIET:
+        return dict.fromkeys((leaf.name for leaf in used), units)
+    return {
+        leaf.name: uplinks.of_blocks(leaf.size, leaf.block, blocks) if blocks else units
+        for leaf in used
+        if leaf.name in held
+        for blocks in [held[leaf.name].holds.get(names.LEAF_BLOCK, 0)]
+    }
 
 
 def _others(

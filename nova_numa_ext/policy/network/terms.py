@@ -26,6 +26,7 @@ class GroupTerm(StrEnum):
     REMAINDER = "remainder"
     PODS = "pods"
     QUIET = "net_quiet"
+    SHARING = "net_sharing"
     HELD = "net_held"
     # Why these places.
     POLICY = "net_policy"
@@ -49,6 +50,7 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         GroupTerm.PODS: "pods without another group on their uplinks have {value} free hosts, needed are {against}",
         GroupTerm.QUIET: "the group needs {against} hosts, and {value} are free for it where no quiet or exclusive "
         "group has the uplinks",
+        GroupTerm.SHARING: "groups that share use the uplinks of {value} leafs, where one that does not has no place",
         GroupTerm.HELD: "the group holds {value} hosts that are free there, needed are {against}, and {where}",
         GroupTerm.POLICY: "leafs chosen by {value}",
         GroupTerm.LEAFS: "leafs: {value}, at least needed: {against}",

@@ -82,11 +82,12 @@ class Vnb:
             for at in allowed
             if at < limits.small and leafs.uplinks.get(leafs.leafs[at].pod, 0) < WHOLE_UPLINK
         ]
+        alone = [at for at in ground if not leafs.leafs[at].residents]
         block = leafs.leafs[0].block
         if hosts % block == 0 and block % slice_hosts == 0:
-            return _blocks(leafs, ground, hosts // block, block)
+            return _blocks(leafs, alone, hosts // block, block)
         if self.is_balanced:
-            return _balanced(leafs, ground, hosts, slice_hosts)
+            return _balanced(leafs, alone, hosts, slice_hosts)
         return self._whole_leafs(leafs, ground, hosts, slice_hosts)
 
     def _whole_leafs(
@@ -99,7 +100,9 @@ class Vnb:
         free = [
             at
             for at in ground
-            if leafs.leafs[at].is_all_free and leafs.leafs[at].size >= leafs.usual_size
+            if leafs.leafs[at].is_all_free
+            and not leafs.leafs[at].residents
+            and leafs.leafs[at].size >= leafs.usual_size
         ]
         refused = Reason(GroupTerm.WHOLE_LEAFS, len(free), needed)
         for chosen in _contiguous(leafs, free, needed):

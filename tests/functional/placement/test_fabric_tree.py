@@ -19,6 +19,8 @@ from tests.support.fabrics import fabric
 
 PLAN = fabric([5, 5, 2], leafs_per_pod=2, uplinks_mbps=(250_000, None, None), host_mbps=200_000)
 
+UPLINK = {"LEAF_UPLINK": (1_000_000_000, 1, 0)}
+
 
 @pytest.fixture
 def cloud(empty_cloud):
@@ -89,17 +91,17 @@ def test_the_whole_tree(applied):
         "net:train:l000": (
             "net:train:p00",
             "LEAF_TRAIN_L000 NET_BLOCK_4 NET_INDEX_0 NET_LEVEL_LEAF NET_OVERSUBSCRIPTION_400",
-            {"LEAF_BLOCK": (4, 4, 0), "LEAF_REST": (1, 1, 0)},
+            {"LEAF_BLOCK": (4, 4, 0), "LEAF_REST": (1, 1, 0), **UPLINK},
         ),
         "net:train:l001": (
             "net:train:p00",
             "LEAF_TRAIN_L001 NET_BLOCK_4 NET_INDEX_1 NET_LEVEL_LEAF",
-            {"LEAF_BLOCK": (4, 4, 0), "LEAF_REST": (1, 1, 0)},
+            {"LEAF_BLOCK": (4, 4, 0), "LEAF_REST": (1, 1, 0), **UPLINK},
         ),
         "net:train:l002": (
             "net:train:p01",
             "LEAF_TRAIN_L002 NET_BLOCK_4 NET_INDEX_2 NET_LEVEL_LEAF",
-            {"LEAF_REST": (2, 1, 0)},
+            {"LEAF_REST": (2, 1, 0), **UPLINK},
         ),
     }
 
@@ -163,13 +165,13 @@ def test_a_leaf_that_groups_hold_does_not_shrink(applied):
     with pytest.raises(HeldError) as error:
         applied.writer.apply(smaller)
     assert str(error.value) == (
-        "net:train:l000 would have 0 CUSTOM_NUMA_EXT_LEAF_BLOCK, 4 are held, but 1 server groups hold hosts there: "
+        "net:train:l000 would have 0 CUSTOM_NUMA_EXT_LEAF_BLOCK, 4 are held, but 1 server groups are there: "
         f"{group.consumer}. Drain it, and apply the plan when they are gone."
     )
     assert tree(applied) == before
     ClaimStore(applied.client).write(emptied(group))
     applied.writer.apply(smaller)
-    assert tree(applied)["net:train:l000"][2] == {"LEAF_REST": (3, 1, 0)}
+    assert tree(applied)["net:train:l000"][2] == {"LEAF_REST": (3, 1, 0), **UPLINK}
     assert names.leaf_trait("train", "l000") not in host_traits(applied, "l000-00")
 
 
@@ -186,6 +188,14 @@ def test_a_leaf_that_groups_hold_neither_goes_nor_moves(applied):
     moved = {**PLAN.nodes, "l001": FabricNode("l001", "leaf", "p01")}
     with pytest.raises(HeldError, match="net:train:l001 would hang on net:train:p01, but 1"):
         applied.writer.apply(replace(PLAN, nodes=moved))
+
+
+def test_a_leaf_whose_uplinks_are_shared_does_not_go(applied):
+    group = claim(applied, l000=(names.LEAF_UPLINK, 1000))
+    with pytest.raises(
+        HeldError, match=f"would go, but 1 server groups are there: {group.consumer}"
+    ):
+        applied.writer.apply(without("l000"))
 
 
 def test_a_leaf_that_is_free_moves_to_another_pod_and_keeps_its_index(applied):
@@ -232,6 +242,7 @@ def test_a_drained_leaf_takes_no_group_and_stays_so_when_the_plan_is_applied_aga
     assert tree(applied)["net:train:l000"][2] == {
         "LEAF_BLOCK": (4, 4, 4),
         "LEAF_REST": (1, 1, 1),
+        **UPLINK,
     }
     assert applied.writer.drain("train", "l000", on=False)
     claim(applied, l000=(LEAF_REST, 1))
@@ -250,7 +261,7 @@ def test_a_layout_that_a_planner_chose_is_kept(applied):
     )
     claim(applied, l001=(LEAF_HOST, 3), p00=(POD_UPLINK, 1))
     applied.writer.apply(PLAN)
-    assert tree(applied)["net:train:l001"][2] == {"LEAF_HOST": (5, 1, 0)}
+    assert tree(applied)["net:train:l001"][2] == {"LEAF_HOST": (5, 1, 0), **UPLINK}
 
 
 def test_a_host_of_another_fabric_is_a_problem_and_keeps_its_leaf(applied):

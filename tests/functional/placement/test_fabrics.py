@@ -17,7 +17,8 @@ from placement_traits import names
 from placement_traits.claims import ForeignConsumerError, NoRoomError
 from placement_traits.errors import ConflictError, NumaExtError
 from placement_traits.fabric import LeafLayout
-from placement_traits.names import UplinkShare
+from placement_traits.fabric_tree import FabricWriter
+from placement_traits.names import NetClass, UplinkShare
 from tests.support.at_once import at_once
 from tests.support.fabric_in_placement import put_fabric
 from tests.support.fabrics import fabric, leafs_of
@@ -107,6 +108,60 @@ def test_another_project_gains_nothing_by_a_groups_uuid(fabrics):
     fabrics.claim(state, group, blocks("l000"))
     with pytest.raises(ForeignConsumerError, match="for another project"):
         fabrics.held(replace(group, project="another"))
+
+
+def asked(state, hosts, share=UplinkShare.SHARED, **more):
+    found = plan(all_free(state), GroupRequest(hosts, share, **more))
+    assert isinstance(found, LeafPlan)
+    return found
+
+
+def test_uplinks_that_groups_share_are_seen_and_no_hosts_are_held(fabrics):
+    (state,) = fabrics.read()
+    group = owner()
+    fabrics.share(state, group, asked(state, 20, net_class=NetClass.EXTREME))
+    (after,) = fabrics.read()
+    assert [leaf.residents for leaf in after.leafs.leafs[:3]] == [(NetClass.EXTREME,)] * 2 + [()]
+    assert after.held(fabrics.held(group)) == {}
+    assert after.nodes(fabrics.held(group)) == {"l000", "l001"}
+    assert asked(after, 32, UplinkShare.QUIET).places[0].leaf == "l002"
+    fabrics.share(after, group, replace(blocks(), uplinks={"l001": 1, "l003": 1}))
+    assert after.nodes(fabrics.held(group)) == {"l000", "l001", "l003"}
+    assert [claim.consumer for claim in fabrics.all()] == [group.group]
+    fabrics.release(group.group)
+    assert fabrics.all() == []
+
+
+def test_of_a_quiet_and_a_sharing_group_in_the_same_moment_one_loses(fabrics):
+    """Both were planned by what was there before; Placement refuses the second, whichever it is."""
+    (state,) = fabrics.read()
+    shared, quiet = asked(state, 20), asked(state, 32, UplinkShare.QUIET)
+    first = owner()
+    fabrics.share(state, first, shared)
+    with pytest.raises(NoRoomError):
+        fabrics.claim(state, owner(), quiet)
+    fabrics.release(first.group)
+    fabrics.claim(state, owner(), quiet)
+    with pytest.raises(NoRoomError):
+        fabrics.share(state, owner(), shared)
+
+
+def test_leafs_of_an_older_release_count_no_uplinks_until_the_fabric_is_applied_again(cloud):
+    for leaf in cloud.plan.leafs:
+        path = f"/resource_providers/{cloud.providers[leaf]}/inventories"
+        body = cloud.client.get(path)
+        del body["inventories"][names.LEAF_UPLINK]
+        cloud.client.put(path, body)
+    fabrics = PlacementFabrics(cloud.client)
+    (state,) = fabrics.read()
+    quiet, shared = owner(), owner()
+    fabrics.claim(state, quiet, asked(state, 32, UplinkShare.QUIET))
+    fabrics.share(state, shared, asked(state, 20))
+    assert state.held(fabrics.held(quiet))["l000"] == BLOCK
+    assert fabrics.held(shared) == {}
+    FabricWriter(cloud.client).apply(cloud.plan)
+    (after,) = fabrics.read()
+    assert after.counted == {*cloud.plan.leafs}
 
 
 def test_an_empty_leaf_changes_its_layout_and_one_of_two_planners_loses(fabrics):

@@ -55,12 +55,13 @@ def cloud(empty_cloud):
     return empty_cloud
 
 
-def hold(cloud, group, hosts):
+def hold(cloud, group, hosts, share=UplinkShare.QUIET):
     (state,) = cloud.fabrics.read()
     leafs = tuple(replace(leaf, free=leaf.size) for leaf in state.leafs.leafs)
     seen = replace(state.leafs, leafs=leafs)
-    found = plan(seen, GroupRequest(hosts, UplinkShare.QUIET))
-    cloud.fabrics.claim(state, GroupOwner(group, "mine", "user"), found)
+    found = plan(seen, GroupRequest(hosts, share))
+    take = cloud.fabrics.share if share is UplinkShare.SHARED else cloud.fabrics.claim
+    take(state, GroupOwner(group, "mine", "user"), found)
 
 
 def call(cloud, command, *words):
@@ -83,6 +84,21 @@ def test_groups_are_listed_with_what_they_hold(cloud):
     ]
 
 
+def test_a_group_that_shares_is_listed_and_holds_no_host(cloud):
+    hold(cloud, OTHER, 5, UplinkShare.SHARED)
+    assert call(cloud, ListGroup)[1:] == [
+        {
+            "Server group": OTHER,
+            "Project": "mine",
+            "Fabric": "train",
+            "Hosts held": 0,
+            "Leafs": "l002, l003",
+        }
+    ]
+    with pytest.raises(CommandError, match="groups that share use the uplinks of 2 leafs"):
+        call(cloud, SimulateGroup, "train", "4", "--share", "quiet")
+
+
 def test_a_group_is_shown_by_its_leafs_and_its_neighbours(cloud):
     hold(cloud, OTHER, 1)
     rows = call(cloud, ShowGroup, GROUP)
@@ -90,7 +106,7 @@ def test_a_group_is_shown_by_its_leafs_and_its_neighbours(cloud):
         ("l000", "p00", 2, 2),
         ("l001", "p00", 2, 2),
     ]
-    assert {row["Other groups that hold hosts"] for row in rows} == {"-"}
+    assert {row["Other groups"] for row in rows} == {"-"}
     with pytest.raises(CommandError, match="has no server on a host of a fabric"):
         call(cloud, ShowGroup, OTHER)
 

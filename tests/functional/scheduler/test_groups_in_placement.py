@@ -128,6 +128,21 @@ def test_alternates_are_in_the_groups_own_leafs(small):
         assert len(selections) == 3
 
 
+def test_a_quiet_group_keeps_off_uplinks_that_a_group_before_it_shares(small):
+    """And one that shares and gets no servers leaves no trace."""
+    within = {"numa_ext:net_within": "pod"}
+    shared = server_group(1)
+    assert set(leafs_of(small.boot(shared, 4, keys=within))) == {"l000", "l001"}
+    assert small.holds(shared) == {}
+    assert set(leafs_of(small.boot(server_group(2), 4))) == {"l002", "l003"}
+    with pytest.raises(exception.NoValidHost):
+        small.boot(server_group(3), 4)
+    assert {claim.consumer for claim in small.fabrics.all()} == {
+        server_group(1).uuid,
+        server_group(2).uuid,
+    }
+
+
 def test_what_a_killed_scheduler_leaves_is_swept(small):
     """Issue 17: killed between the claim and the servers, nova has members in ERROR and without a host."""
     group = server_group(1)

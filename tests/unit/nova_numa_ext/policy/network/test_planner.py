@@ -9,13 +9,21 @@ from nova_numa_ext.policy.network import terms
 from nova_numa_ext.policy.network.groups import (
     GroupRequest,
     LeafPlaces,
+    LeafPlan,
     NoLeafs,
     PlanOptions,
     PolicyName,
 )
 from nova_numa_ext.policy.network.planner import SHARING, plan
 from nova_numa_ext.policy.network.terms import GroupTerm
-from placement_traits.names import LEAF_BLOCK, LEAF_REMAINDER, UplinkShare
+from nova_numa_ext.policy.network.uplinks import SHARES, of_blocks, residents
+from placement_traits.names import (
+    LEAF_BLOCK,
+    LEAF_REMAINDER,
+    LEAF_UPLINK_UNITS,
+    NetClass,
+    UplinkShare,
+)
 from placement_traits.reason import Reason
 from tests.support.fabrics import Groups, fabric, leafs_of
 
@@ -98,6 +106,53 @@ def test_a_group_that_shares_may_use_uplinks_where_quiet_ones_have_their_last_se
     shared = groups.start("shared", GroupRequest(40))
     assert "l000" not in {one.leaf for one in shared.places}
     assert "l001" in {one.leaf for one in groups.start("more", GroupRequest(8)).places}
+
+
+@pytest.mark.parametrize("share", [UplinkShare.QUIET, UplinkShare.EXCLUSIVE])
+def test_a_group_that_asks_to_be_alone_keeps_off_uplinks_that_others_share(
+    share: UplinkShare,
+) -> None:
+    """The order in which they come does not count: a group that shares is on the uplinks of its leafs."""
+    groups = Groups(fabric([18] * 4, leafs_per_pod=2))
+    assert groups.start("one leaf", GroupRequest(8)).uplinks == {}
+    shared = groups.start("shared", GroupRequest(20))
+    used = {one.leaf for one in shared.places}
+    assert used == set(shared.uplinks) == {"l000", "l001"}
+    found = groups.start("alone", GroupRequest(32, share))
+    assert {one.leaf for one in found.places} == {"l002", "l003"}
+    refused = groups.start("more", GroupRequest(32, share))
+    assert [reason.term for reason in refused.reasons][1:] == [GroupTerm.SHARING]
+    groups.end("shared")
+    groups.end("one leaf")
+    assert isinstance(groups.start("more", GroupRequest(32, share)), LeafPlan)
+
+
+def test_a_quiet_remainder_may_be_where_uplinks_are_shared() -> None:
+    groups = Groups(fabric([18] * 2, leafs_per_pod=2))
+    assert groups.start("quiet", GroupRequest(22, QUIET)).uplinks == {
+        "l000": LEAF_UPLINK_UNITS,
+        "l001": SHARES[NetClass.MODERATE],
+    }
+    extreme = GroupRequest(20, QUIET, net_class=NetClass.EXTREME)
+    assert isinstance(groups.start("full", extreme), NoLeafs)
+    assert groups.leafs.leafs[1].residents == (NetClass.MODERATE,)
+
+
+def test_a_group_that_grows_to_another_leaf_uses_the_uplinks_of_both() -> None:
+    leafs = leafs_of(fabric([2, 2], leafs_per_pod=2))
+    full = replace(leafs, leafs=(replace(leafs.leafs[0], free=0), leafs.leafs[1]))
+    found = plan(full, GroupRequest(1, members={"l000": 2}, net_class=NetClass.LOW))
+    assert found.uplinks == {"l000": 1, "l001": 1}
+
+
+def test_units_of_uplinks_say_how_many_of_each_class_share_them() -> None:
+    used = sum(SHARES[each] for each in (NetClass.LOW, NetClass.LOW, NetClass.EXTREME))
+    assert residents(used, 18, 16, {}) == (NetClass.LOW, NetClass.LOW, NetClass.EXTREME)
+    assert residents(LEAF_UPLINK_UNITS, 18, 16, {LEAF_BLOCK: 16}) == ()
+    assert residents(LEAF_UPLINK_UNITS, 18, 16, {}) == ()
+    half = of_blocks(16, 8, 8)
+    assert residents(half + 1, 16, 8, {LEAF_BLOCK: 8}) == (NetClass.LOW,)
+    assert of_blocks(3, 4, 0) == 0
 
 
 def test_a_group_that_shares_and_uses_no_uplink_may_be_beside_a_quiet_one(
