@@ -15,6 +15,7 @@ from host_agent.remote_gpu.gpu_host import GpuHost
 from host_agent.remote_gpu.processes import LeaseProcesses, fake_command
 from host_agent.remote_gpu.turns import LeaseTurns, pause_s
 from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store.leases import LIVING
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits import pools
@@ -424,14 +425,17 @@ SEEDS = 2
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_whatever_is_killed_after_two_rounds_no_process_and_no_claim_is_of_no_lease(hosts, seed):
-    """Supervisors, processes and the service go and come back in every state of three leases."""
+    """Supervisors, processes and the service go and come back; of three leases two have room at a time."""
     chance = random.Random(seed)
     server = {number: f"{number:08x}-0000-0000-0000-000000000000" for number in range(3)}
-    made = {}
+    made = {0: hosts.service.leases.create("p", "u", ASKED, server[0])}
+    hosts.move(server[0], "c1")
+    hosts.rounds(chance.randrange(4))
     seen = set()
-    for _ in range(12):
+    for _ in range(20):
         number = chance.randrange(3)
-        match chance.choice(("lease", "move", "release", "kill", "restart", "down", "forget")):
+        hosts.service_up = chance.random() < 0.8
+        match chance.choice(("lease", "move", "move", "release", "kill", "restart", "forget")):
             case "lease" if number not in made:
                 made[number] = hosts.service.leases.create("p", "u", ASKED, server[number])
             case "move":
@@ -444,8 +448,6 @@ def test_whatever_is_killed_after_two_rounds_no_process_and_no_claim_is_of_no_le
                 os.kill(chance.choice(pids), signal.SIGKILL)
             case "restart":
                 hosts.start(chance.choice(("g1", "c1", "c2")))
-            case "down":
-                hosts.service_up = not hosts.service_up
             case "forget":
                 (hosts.folder / "g1" / "answer.json").unlink(missing_ok=True)
         hosts.round()
@@ -458,12 +460,13 @@ def test_whatever_is_killed_after_two_rounds_no_process_and_no_claim_is_of_no_le
         if each.lease.epoch_at("g1") is not None
     }
     assert hosts.processes().keys() == serving.keys()
-    held = {each.uuid for each in hosts.service.leases.find() if each.claimed}
-    assert held == {each.uuid for each in made.values()} == serving.keys()
+    living = {each.uuid for each in hosts.service.leases.find(states=LIVING)}
+    held = {each for each in living if hosts.service.claims.read(each)}
+    assert held == living == serving.keys()
     for host in ("c1", "c2"):
         used = {each.id for each in hosts.turns[host].answer.attaches}
         assert used == {lease for lease, client in serving.items() if client == host}
-    assert len(seen) >= 3
+    assert len(seen) >= 2
 
 
 def test_a_process_that_does_not_start_is_a_warning_and_delays_no_other(hosts, caplog):
