@@ -405,9 +405,9 @@ def test_the_command_publishes_serves_and_reports(hosts, placement, monkeypatch,
     client = hosts.connected("c1")
     assert client.echo("here") == "here"
     client.close()
-    os.kill(int(pid_of(state / "leases", lease)), signal.SIGKILL)
     hosts.service_up = False
     assert command.main(once) == 1
+    os.kill(int(pid_of(state / "leases", lease)), signal.SIGKILL)
     file.write_text(text + "fake_gpus = a\n")
     assert command.main(once) == os.EX_CONFIG
 
