@@ -147,6 +147,8 @@ class ClaimStore:
             _check(claim)
         for attempt in range(_TRIES):
             may()
+            if attempt:
+                self._forget_refused(claims)
             if self._written(claims):
                 return
             self._client.pause(attempt)
@@ -167,9 +169,6 @@ class ClaimStore:
                 for each, found in zip(claims, held, strict=True)
             ):
                 raise
-            for claim, found in zip(claims, held, strict=True):
-                if found is None:
-                    self._forget_refused(claim)
             return False
         except PlacementError as error:
             if error.status != _REFUSED:
@@ -177,13 +176,16 @@ class ClaimStore:
             raise NoRoomError(error.what, error.status, error.code, error.detail) from error
         return True
 
-    def _forget_refused(self, claim: Claim) -> None:
-        """Delete the consumer of a claim that Placement has refused; of one that was never kept, nothing changes."""
-        kept = replace(emptied(claim), generation=_NEVER_HELD)
-        try:
-            self._client.post("/allocations", {kept.consumer: _body(kept)})
-        except GenerationConflictError:
-            _LOG.debug("Placement keeps no empty consumer %s.", kept.consumer)
+    def _forget_refused(self, claims: Iterable[Claim]) -> None:
+        """Delete what Placement keeps of new claims that it refused; of one that was never kept, nothing changes."""
+        for claim in claims:
+            if claim.generation is not None:
+                continue
+            kept = replace(emptied(claim), generation=_NEVER_HELD)
+            try:
+                self._client.post("/allocations", {kept.consumer: _body(kept)})
+            except GenerationConflictError:
+                _LOG.debug("Placement keeps no empty consumer %s.", kept.consumer)
 
     def _read(self, consumer: str) -> Claim | None:
         body = self._client.get(f"/allocations/{consumer}")
