@@ -210,7 +210,7 @@ def placed_exactly(host: LabHost, server: Server, shares: dict[str, float]) -> R
         errors = [abs(found.get(node, 0.0) - shares.get(node, 0.0)) for node in "0123"]
         return domain if max(errors) <= 0.01 else None
 
-    return eventually(f"{server.flavor} has its memory at {shares}", probe, 300, 3)
+    return eventually(f"{server.flavor} has its memory at {shares}", probe, 900, 3)
 
 
 @pytest.mark.long
