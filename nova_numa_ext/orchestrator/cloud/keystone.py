@@ -20,6 +20,7 @@ from typing import Any, Final
 from keystoneauth1 import adapter, session
 from keystoneauth1 import exceptions as keystone_errors
 from keystoneauth1.identity import v3
+from keystoneauth1.plugin import AUTH_INTERFACE
 
 from nova_numa_ext.orchestrator.cloud.asking import answered, strange
 from nova_numa_ext.orchestrator.cloud.servers import UserServers
@@ -111,7 +112,14 @@ class KeystoneTrusts:
         """
         path = f"/OS-TRUST/trusts?trustee_user_id={self.user_id()}"
         own = v3.Password(**self._credentials, unscoped=True)
-        identity = self._adapter(own, service_type="identity", version="3")
+        # A token without a scope has no catalogue: Keystone is where it was got.
+        identity = adapter.Adapter(
+            self._transport,
+            auth=own,
+            interface=AUTH_INTERFACE,
+            service_type="identity",
+            version="3",
+        )
         answer = answered(identity, SERVICE, "GET", path)
         if answer.status_code != _OK:
             raise strange(answer, SERVICE, f"GET {path}")

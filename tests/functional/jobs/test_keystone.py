@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Acting for a user: by a real Keystone what it answers, and without one what is made of its silence."""
 
+import json
 import time
 from datetime import datetime
 
 import pytest
-from keystoneauth1 import session
+import requests
+from keystoneauth1 import fixture, session
 from keystoneauth1.exceptions import ConnectFailure, Forbidden, Unauthorized
 from keystoneauth1.identity import v3
 
@@ -66,6 +68,38 @@ def test_a_service_that_is_not_let_in_fails_no_job(trusts, error):
 def test_a_keystone_that_does_not_answer_fails_no_job(trusts):
     with pytest.raises(ServiceUnavailableError, match="Keystone does not answer: away"):
         trusts(ConnectFailure("away")).servers("trust-1")
+
+
+class WithoutCatalogue(requests.adapters.BaseAdapter):
+    """Keystone as a service's own token shows it: nothing but where the token came from."""
+
+    def send(self, request, **_options):
+        answer = requests.Response()
+        answer.request, answer.url, answer.status_code = request, request.url, 200
+        if request.url.endswith("/auth/tokens"):
+            answer.status_code = 201
+            answer.headers["X-Subject-Token"] = "token-1"
+            body = fixture.V3Token(user_id="service-1")
+        elif "/OS-TRUST/trusts?" in request.url:
+            trust = {"id": "trust-1", "trustor_user_id": "alice", "project_id": "work"}
+            body = {"trusts": [trust, trust | {"id": "of no project", "project_id": None}]}
+        else:
+            body = {"version": fixture.V3Discovery("http://keystone.test/v3")}
+        answer._content = json.dumps(body).encode()
+        return answer
+
+    def close(self):
+        """Nothing is open."""
+
+
+def test_the_services_trusts_are_found_without_a_catalogue():
+    transport = requests.Session()
+    transport.mount("http://keystone.test", WithoutCatalogue())
+    credentials = {"auth_url": "http://keystone.test/v3", "user_id": "u", "password": "p"}
+    asked = session.Session(session=transport)
+    for endpoint in ({}, {"interface": "public", "region_name": "one"}):
+        found = KeystoneTrusts(credentials, asked, **endpoint).given()
+        assert found == [GivenTrust("trust-1", "alice", "work")]
 
 
 class Given:
