@@ -6,6 +6,7 @@ in memory is one connection), so writers in threads interleave between requests,
 """
 
 import contextlib
+import functools
 import io
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 import fixtures
 import jsonschema
 import requests
+import sqlalchemy
 from keystoneauth1 import adapter, session, token_endpoint
 from placement import db_api, deploy
 from placement.tests.functional.fixtures.placement import PlacementFixture
@@ -105,6 +107,29 @@ def _validate(instance: object, schema: Any, **options: Any) -> None:
         raise error
 
 
+class AliasesMadeOnce(fixtures.Fixture):  # type: ignore[misc]
+    """Placement takes the same alias of a table for the same name in all its statements.
+
+    Each new one makes all its columns, a sixth of the time that a request takes. None of Placement's statements has a
+    part that would be joined to the rest by an alias that both name.
+    """
+
+    def setUp(self) -> None:
+        """Take the place of the function in SQLAlchemy."""
+        super().setUp()
+        self.useFixture(fixtures.MonkeyPatch("sqlalchemy.alias", _alias))
+
+
+_new_alias = sqlalchemy.alias
+_table_alias = functools.cache(_new_alias)
+
+
+def _alias(selectable: Any, name: str | None = None, flat: bool = False) -> Any:
+    if name is None or not isinstance(selectable, sqlalchemy.Table):
+        return _new_alias(selectable, name, flat)
+    return _table_alias(selectable, name, flat)
+
+
 def _goes_on(_connection: object, _record: object) -> None:
     """Do nothing when a connection goes back to its pool."""
 
@@ -119,6 +144,7 @@ class PlacementInProcess(fixtures.Fixture):  # type: ignore[misc]
         """Make the database and load the application."""
         super().setUp()
         self.useFixture(SchemasCheckedOnce())
+        self.useFixture(AliasesMadeOnce())
         # oslo.db gives up its turn after each statement for the sake of eventlet: a busy machine takes that turn away.
         self.useFixture(fixtures.MonkeyPatch("oslo_db.sqlalchemy.engines._thread_yield", _goes_on))
         server = self.useFixture(PlacementFixture(use_intercept=False))

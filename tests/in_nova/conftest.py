@@ -27,6 +27,7 @@ from nova.tests.fixtures.conf import ConfFixture  # noqa: E402
 from nova.tests.functional.fixtures import PlacementFixture  # noqa: E402
 from placement.context import RequestContext as PlacementContext  # noqa: E402
 
+from emulation.placement_service import AliasesMadeOnce, SchemasCheckedOnce  # noqa: E402
 from nova_numa_ext import conf as our_conf  # noqa: E402
 from nova_numa_ext.fabrics import PlacementFabrics  # noqa: E402
 from nova_numa_ext.policy.network.planner import plan  # noqa: E402
@@ -106,5 +107,6 @@ def ours_enabled(monkeypatch, tmp_path):
     )
     # It would take away what pytest has put on the test, too.
     monkeypatch.setattr(nova_test.TestCase, "_clear_attrs", lambda _self: None)
-    yield
+    with SchemasCheckedOnce(), AliasesMadeOnce():
+        yield
     process.use(None)
