@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """For all tests: no test fails because the machine is slow or another test logs; long ones run when asked for."""
 
+import gc
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -40,6 +41,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Add up what tests take."""
     config.pluginmanager.register(Times())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for garbage neither while all is imported nor, later, in what was: it stays until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
