@@ -12,9 +12,11 @@ class FilledPlacement:
 
     :ivar conf: the options of Placement, where a fixture gives them
     :ivar root: nova's root provider, where a fixture makes one
+    :ivar restore: puts a database in the place of this one, where a fixture gives it
     """
 
     conf: Any
+    restore: Any
     root: str
 
     def __init__(self, adapter):

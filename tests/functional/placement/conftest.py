@@ -18,6 +18,7 @@ def empty_cloud():
     with PlacementInProcess() as placement:
         cloud = FilledPlacement(placement.adapter)
         cloud.conf = placement.conf
+        cloud.restore = placement.restore
         yield cloud
 
 
@@ -31,8 +32,18 @@ def one_compute(empty_cloud):
     return empty_cloud
 
 
+@pytest.fixture(scope="session")
+def reported_database():
+    """The database of ``reported_compute``, made once, and the uuid of its root."""
+    with PlacementInProcess() as placement:
+        cloud = FilledPlacement(placement.adapter)
+        root = cloud.compute("h1")
+        Reporter(cloud.client).sync(desired_tree("h1", four_nodes(), SETTINGS))
+        return placement.image(), root
+
+
 @pytest.fixture
-def reported_compute(one_compute):
+def reported_compute(reported_database, empty_cloud):
     """The lab's host as our reporter leaves it::
 
     h1                      VCPU 8, MEMORY_MB 8192; HW_CPU_X86_AVX2, CUSTOM_NUMA_EXT_HOST …
@@ -41,10 +52,12 @@ def reported_compute(one_compute):
     ├─ h1:gpu-0000:05:00.0  NODE_0, NV2 to the other
     └─ h1:gpu-0000:85:00.0  NODE_2, NV2 to the other
     """
-    one_compute.tree = desired_tree("h1", four_nodes(), SETTINGS)
-    one_compute.reporter = Reporter(one_compute.client)
-    one_compute.reporter.sync(one_compute.tree)
-    return one_compute
+    image, empty_cloud.root = reported_database
+    empty_cloud.restore(image)
+    empty_cloud.tree = desired_tree("h1", four_nodes(), SETTINGS)
+    empty_cloud.reporter = Reporter(empty_cloud.client)
+    assert empty_cloud.reporter.sync(empty_cloud.tree).writes == 0
+    return empty_cloud
 
 
 @pytest.fixture
