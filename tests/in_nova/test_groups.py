@@ -72,7 +72,7 @@ class Groups(NovaCloud):
         assert len(self.hosts(servers)) == 4
         (amounts,) = self.held().values()
         assert [held for held in amounts.values() if names.LEAF_BLOCK in held] == [
-            {names.LEAF_BLOCK: 2}
+            {names.LEAF_BLOCK: 2, names.LEAF_UPLINK: names.LEAF_UPLINK_UNITS}
         ] * 2
         assert self.swept() == [SweepResult.ALIVE]
         self.members(self.group(), 4, state="ERROR")
