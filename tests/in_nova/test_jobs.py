@@ -7,6 +7,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import fixtures
+import pytest
 
 from nova_numa_ext.orchestrator.cloud.fleet import PlacementHosts
 from nova_numa_ext.orchestrator.cloud.servers import MICROVERSION, NO_NETWORK, UserServers
@@ -127,6 +128,7 @@ class Jobs(NovaCloud):
         assert job.state is JobState.RUNNING, job.reasons
         assert {self.host_of({"id": each}) for each in job.parts[0].servers.values()} == {"h2"}
 
+    @pytest.mark.long
     def test_jobs_beyond_what_placement_has_wait_until_a_job_ends(self):
         """Four servers of two dedicated CPUs fill a host: of three jobs of two such parts the third waits."""
         each_round = ViewSettings(interval_s=1e-3, busy_share=1.0)

@@ -140,21 +140,43 @@ def gpu_questions(draw):
     return [state for state, _ in hosts], spec, context
 
 
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+def asking(questions):
+    """So many random fleets and requests."""
+    return settings(
+        max_examples=questions,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
+
+
+@asking(40)
 @given(gpu_questions())
 def test_a_host_passes_with_its_best_gpus_first_or_says_why_not(nova_configuration, question):
     check(*question)
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@pytest.mark.long
+@asking(400)
+@given(gpu_questions())
+def test_hosts_of_many_fleets_pass_with_their_best_gpus_first(nova_configuration, question):
+    check(*question)
+
+
+@asking(40)
 @given(gpu_questions())
 def test_an_answer_that_hosts_share_is_novas_own_about_each(nova_configuration, question):
     """Hosts with devices that look alike are asked about once; nova is asked about each here."""
-    states, spec, _ = question
+    compare_with_nova(*question)
+
+
+@pytest.mark.long
+@asking(400)
+@given(gpu_questions())
+def test_answers_that_hosts_of_many_fleets_share_are_novas_own(nova_configuration, question):
+    compare_with_nova(*question)
+
+
+def compare_with_nova(states, spec, _context):
     last_word = nova_objects.LastWord(spec)
     requests = spec.pci_requests.requests
     for state in states:

@@ -57,20 +57,38 @@ def engine_for(cloud, hosts_listed):
     return session.Engine(CONF, SchedulerOptions(shortlist=hosts_listed), cloud, None)
 
 
-@settings(
-    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    st.integers(0, 12),
-    st.sampled_from(FLAVORS),
-    st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**16)),
-)
+def guessing(times):
+    """So many random guesses, requests and clouds."""
+    return settings(
+        max_examples=times,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
+
+
+NUMBERS = st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**16))
+
+
+@guessing(5)
+@given(st.sampled_from([1, 12]), st.sampled_from(FLAVORS), NUMBERS)
 def test_a_short_list_refuses_nothing_whatever_is_guessed(
     nova_configuration, clouds, fitting, asked, numbers
 ):
     """Nova places the same number of servers as with all hosts judged, though hosts come in any order."""
-    servers, listed, seed = numbers
-    cloud, draw = clouds(fitting), np.random.default_rng(seed)
+    compare_with_all_judged(clouds(fitting), asked, *numbers)
+
+
+@pytest.mark.long
+@guessing(60)
+@given(st.integers(0, 12), st.sampled_from(FLAVORS), NUMBERS)
+def test_short_lists_refuse_nothing_in_clouds_that_are_full_and_not(
+    nova_configuration, clouds, fitting, asked, numbers
+):
+    compare_with_all_judged(clouds(fitting), asked, *numbers)
+
+
+def compare_with_all_judged(cloud, asked, servers, listed, seed):
+    draw = np.random.default_rng(seed)
 
     def guess(_asked, _arrays, rows, *_):
         return Coarse(draw.random(len(rows)), draw.random(len(rows)) < draw.random())
