@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -134,11 +134,11 @@ class _Read:
         self.due = True
         self.cpu_s = 0.0
 
-    def read(self) -> HostsView:
+    def read(self, freed: Collection[str] = ()) -> HostsView:
         """Return the hosts."""
         began_s = time.process_time()
         if self.due or self._view is None:
-            self._view = self._hosts.read()
+            self._view = self._hosts.read(freed)
         self.cpu_s = time.process_time() - began_s
         return self._view
 

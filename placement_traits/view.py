@@ -22,7 +22,7 @@ that is asked for what roots have compares them, too; a server takes a device an
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from math import inf
@@ -251,17 +251,19 @@ class FleetView:
             LOG.exception("Reading the fleet failed in a way that was not foreseen.")
         return pause_s(self._settings, self._stats.last_duration_s)
 
-    def refresh(self) -> None:
+    def refresh(self, *, complete: bool = False, again: Collection[str] = ()) -> None:
         """Compare generations and read what changed; read everything where that is due or cheaper.
 
+        :param complete: everything is due
+        :param again: root providers of hosts that are read whatever their generations are
         :raises ServiceUnavailableError: Placement does not answer; the view stays as it was and ages
         :raises PlacementError: Placement refuses what we ask
         """
         with self._lock:
             began = self._clock()
             try:
-                full = began - self._full_at >= self._settings.full_interval_s
-                changed = self._read_changes() if not full else None
+                full = complete or began - self._full_at >= self._settings.full_interval_s
+                changed = self._read_changes(again) if not full else None
                 if changed is None:
                     self._read_all()
             except Exception as error:
@@ -363,14 +365,19 @@ class FleetView:
                 shortest = min(shortest or len(found), len(found))
         return shortest
 
-    def _read_changes(self) -> int | None:
-        """Read the hosts whose generations differ; returns how many, None when one complete reading is cheaper."""
+    def _read_changes(self, again: Collection[str]) -> int | None:
+        """Read the hosts whose generations differ; returns how many, None when one complete reading is cheaper.
+
+        :param again: as of :meth:`refresh`
+        """
         if names.OWNER not in self._traits:
             return None  # no agent had published anything: its first one may have since
         settings = self._settings
         fingerprints = self._list_fingerprints()
         changed = [
-            root for root, print_ in fingerprints.items() if self._fingerprints.get(root) != print_
+            root
+            for root, print_ in fingerprints.items()
+            if self._fingerprints.get(root) != print_ or root in again
         ]
         if len(changed) > max(settings.full_least, settings.full_share * len(fingerprints)):
             return None

@@ -11,7 +11,7 @@ waits is room for it when Placement has shown it as taken: it had granted it bef
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Final, Protocol, TypeVar
@@ -43,6 +43,7 @@ from placement_traits.view import ViewSettings
 _LOG: Final = logging.getLogger(__name__)
 
 _FORGOTTEN_S: Final = 60.0  # without a round: another engine has led since
+_FREED_S: Final = 30.0  # nova deletes a server's allocation some moments after the server is gone
 
 FoundT = TypeVar("FoundT")
 
@@ -50,8 +51,11 @@ FoundT = TypeVar("FoundT")
 class Hosts(Protocol):
     """Where jobs may be placed."""
 
-    def read(self) -> HostsView:
-        """Return the hosts; another object each time that they were read again."""
+    def read(self, freed: Collection[str] = ()) -> HostsView:
+        """Return the hosts; another object each time that they were read again.
+
+        :param freed: root providers of hosts on which something was freed lately
+        """
 
 
 class HostQueue:
@@ -70,6 +74,8 @@ class HostQueue:
         self._seen: frozenset[str] = frozenset()
         self._held: dict[str, tuple[ProviderAmount, ...]] = {}
         self._unreadable: frozenset[str] = frozenset()
+        self._used = _UsedHosts()
+        self._known = queued.KnownJobs()
         self._state = NO_ROUND_BEFORE
         self._decided_at = -inf
 
@@ -84,15 +90,17 @@ class HostQueue:
         :raises ServiceUnavailableError: Placement does not answer: no job starts
         :raises PlacementError: Placement refuses what is asked
         """
-        view = self._hosts.read()
+        view = self._hosts.read(self._used.freed(active, now))
         if view is not self._view:
             self._view = view
             self._seen = frozenset(server for each in active for server in queued.settled(each))
             self._held = {each.uuid: each.reserved for each in waiting if not unanswered(each)}
         trouble: dict[str, Reason] = {}
-        jobs = [job for _, job in _readable(waiting, queued.job, trouble)]
+        self._known.begin()
+        read = self._known.job
+        jobs = [job for _, job in _readable(waiting, read, trouble)]
         running, claims = [], HostClaims(view)
-        for stored, each in _readable(active, lambda one: queued.active(one, now), trouble):
+        for stored, each in _readable(active, lambda one: queued.active(one, now, read), trouble):
             running.append(each)
             claims.take(each.job, queued.unseen(stored, each.plan, self._seen))
         for stored in waiting:
@@ -125,6 +133,35 @@ class HostQueue:
         for uuid in trouble.keys() - self._unreadable:
             _LOG.error("job %s is left out: %s", uuid, trouble[uuid])
         self._unreadable = frozenset(trouble)
+
+
+class _UsedHosts:
+    """Tells on which hosts jobs have freed something lately."""
+
+    def __init__(self) -> None:
+        self._hosts: Mapping[str, frozenset[str]] = {}
+        self._freed: dict[str, float] = {}
+
+    def freed(self, active: Iterable[StoredJob], now: float) -> Collection[str]:
+        """Return the hosts of jobs, or of servers of them, that are gone since a short time.
+
+        :param active: all jobs that have places
+        """
+        used = {each.uuid: frozenset(_hosts_of(each)) for each in active}
+        for uuid, hosts in self._hosts.items():
+            for host in hosts - used.get(uuid, frozenset()):
+                self._freed[host] = now
+        self._hosts = used
+        self._freed = {host: at for host, at in self._freed.items() if abs(now - at) < _FREED_S}
+        return self._freed.keys()
+
+
+def _hosts_of(stored: StoredJob) -> Iterator[str]:
+    """Yield the hosts on which servers of a job are, or may be."""
+    if stored.plan is not None:
+        yield from (place.host for place in (*stored.plan.places, *stored.plan.spare))
+    for part in stored.parts:
+        yield from part.hosts.values()
 
 
 def _readable(

@@ -2,7 +2,7 @@
 """Jobs that are stored, as the queue and its planners see them."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final
@@ -76,21 +76,44 @@ def job(stored: StoredJob) -> Job:
     )
 
 
+class KnownJobs:
+    """Jobs as of the round before: most are read as they were, and are not made again."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[StoredJob, Job]] = {}
+        self._now: dict[str, tuple[StoredJob, Job]] = {}
+
+    def begin(self) -> None:
+        """Begin a round: jobs that the last one did not ask for are forgotten."""
+        self._before, self._now = self._now, {}
+
+    def job(self, stored: StoredJob) -> Job:
+        """Return a job; errors as of :func:`job`."""
+        before = self._before.get(stored.uuid)
+        known = before if before is not None and before[0] == stored else (stored, job(stored))
+        self._now[stored.uuid] = known
+        return known[1]
+
+
 def submitted(new: NewJob) -> Job:
     """Return a job that is not stored yet; errors as of :func:`job`."""
     return Job("", new.project, tuple(part(each) for each in new.parts), submitted_at=0.0)
 
 
-def active(stored: StoredJob, now: float) -> ActiveJob[Plan[HostPlace]]:
+def active(
+    stored: StoredJob, now: float, read: Callable[[StoredJob], Job] = job
+) -> ActiveJob[Plan[HostPlace]]:
     """Return a job that has places; errors as of :func:`job`.
 
     A server is where it really is, where that is known, else where it was planned. A job that does not run yet is as if
     it began to run now. Of one that runs or ends only the servers count of which it is known where they are: others
     were never made, were deleted, or shelved, and who is promised their places gets none.
+
+    :param read: returns the job
     """
     started_at = stored.started_at if stored.state is JobState.RUNNING else None
     return ActiveJob(
-        job(stored),
+        read(stored),
         _plan(stored),
         now if started_at is None else started_at,
         stored.ending_at if stored.state is JobState.ENDING else None,

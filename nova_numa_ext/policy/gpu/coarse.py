@@ -10,6 +10,7 @@ Shapes: ``H`` hosts, ``C`` NUMA nodes of the largest host, ``S`` sockets of all 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -25,6 +26,7 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _WEIGHTS: Final = (0, *GPU_COMM_TRAITS)
+_REMEMBERED: Final = 256  # profiles with an operator's rules
 _NOTHING_KNOWN: Final = 1 << 0  # busy GPUs of which no weight is published
 
 
@@ -188,8 +190,8 @@ class _Around:
     def __init__(self, request: GpuRequest, rules: GpuRules, sockets: _Sockets) -> None:
         self._options = rules.options
         self._free = sockets.free / np.maximum(1, sockets.total)
-        rows = [_interference(request, rules, bits) for bits in range(1 << len(_WEIGHTS))]
-        jobs, caused, suffered = np.array(rows).T[:, sockets.weights]
+        rows = _interferences(request.profile, rules)
+        jobs, caused, suffered = rows[:, sockets.weights]
         self._jobs, self._caused, self._suffered = jobs.sum(axis=1), caused, suffered
 
     def cost(self, touched: Mask) -> Floats:
@@ -207,9 +209,19 @@ class _Around:
         return found
 
 
-def _interference(request: GpuRequest, rules: GpuRules, bits: int) -> tuple[float, float, float]:
+@lru_cache(maxsize=_REMEMBERED)
+def _interferences(profile: str, rules: GpuRules) -> Floats:
+    """Return the answers of :func:`_interference` for all bits of weights, 3 x 2 ** weights."""
+    rows = [_interference(profile, rules, bits) for bits in range(1 << len(_WEIGHTS))]
+    found = np.array(rows).T
+    found.setflags(write=False)
+    return found
+
+
+def _interference(profile: str, rules: GpuRules, bits: int) -> tuple[float, float, float]:
     """Return the jobs on a socket, what they suffer more, summed up, and what the new one suffers.
 
+    :param profile: of the new job, in the store
     :param bits: of the jobs' communication weights
     """
     slowdown, share = rules.store.slowdown, rules.options.share
@@ -217,6 +229,6 @@ def _interference(request: GpuRequest, rules: GpuRules, bits: int) -> tuple[floa
     caused = 0.0
     for job in jobs:
         before = max((slowdown(job, other) for other in jobs if other != job), default=1.0)
-        caused += share(max(before, slowdown(job, request.profile))) - share(before)
-    suffered = max((slowdown(request.profile, job) for job in jobs), default=1.0)
+        caused += share(max(before, slowdown(job, profile))) - share(before)
+    suffered = max((slowdown(profile, job) for job in jobs), default=1.0)
     return float(len(jobs)), caused, share(suffered)

@@ -10,9 +10,10 @@ Shapes: ``H`` hosts.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from nova_numa_ext.policy.gpu.candidate_sets import (
     DEFAULT_RULES,
@@ -83,9 +84,8 @@ class Amounts:
         for need in view.needs(part):
             if not need.columns:
                 return Offer(np.zeros(len(view.roots), np.int64))
-            at = list(need.columns)
-            free = (view.capacity[at] - view.used[at] - claims.taken[at]).sum(axis=0)
-            np.minimum(counts, np.maximum(0, free) // need.amount, out=counts)
+            left = sum(view.free[at] - claims.taken[at] for at in need.columns)
+            np.minimum(counts, np.maximum(0, left) // need.amount, out=counts)
         key = ("whole", part.request.l3, part.request.devices)
         whole = view.remembered(key, lambda: _whole(part.request, view))
         if whole is not None:
@@ -275,11 +275,24 @@ class Gpus:
                 left = left + _filled(used, -more) - _filled(left, more)
             free += coarse.sums_by_cell(left, gpus.pools, gpus.cells)
         free = np.minimum(free, gpus.total)
+        first, alike = _alike(gpus.kind, *free.T)  # few hosts differ from all others
+        some, left = gpus.at(first), free[first]
         here = NodeGpus(
-            gpus.cells["socket"], gpus.total, free, free, gpus.weights, gpus.direct, gpus.switched
+            some.cells["socket"], some.total, left, left, some.weights, some.direct, some.switched
         )
         count = sum(len(parts) for _, parts in requested.devices)
-        return utility_of_nodes(requested.gpus, requested.rules, count, here)
+        return utility_of_nodes(requested.gpus, requested.rules, count, here)[alike]
+
+
+def _alike(*columns: npt.NDArray[Any]) -> tuple[Integers, Integers]:
+    """Return the first row of each kind of rows that are equal in all columns, and the kind of each row."""
+    first = alike = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values, of_row = np.unique(column, return_inverse=True)
+        _, first, alike = np.unique(
+            alike * max(1, len(values)) + of_row, return_index=True, return_inverse=True
+        )
+    return first, alike
 
 
 def _filled(room: Integers, amount: Integers) -> Integers:
@@ -301,6 +314,7 @@ class _Known:
     :param direct: as there
     :param switched: as there
     :param numbers: number of each kind of devices by its resource class
+    :param kind: a number for each host, equal where all is that a guess depends on, but what is free, H
     """
 
     cells: Records
@@ -311,6 +325,7 @@ class _Known:
     direct: Floats
     switched: Mask
     numbers: Mapping[str, int]
+    kind: Integers
 
     @classmethod
     def of(cls, view: HostsView) -> "_Known":
@@ -319,7 +334,8 @@ class _Known:
         total, direct, switched = coarse.gpus_by_cell(view.arrays, view.rows, cells)
         weights = coarse.weights_by_cell(coarse_terms.domains_of(view.arrays, view.rows), cells)
         numbers = view.remembered("texts", lambda: _numbers(view))
-        return cls(cells, pools, devices, total, weights, direct, switched, numbers)
+        _, kind = _alike(*cells["socket"].T, *total.T, *weights.T, *direct, switched)
+        return cls(cells, pools, devices, total, weights, direct, switched, numbers, kind)
 
     def at(self, rows: Integers) -> "_Known":
         """Return what is known of some of the hosts."""
@@ -332,6 +348,7 @@ class _Known:
             weights=self.weights[rows],
             direct=self.direct[:, rows],
             switched=self.switched[rows],
+            kind=self.kind[rows],
         )
 
 

@@ -108,6 +108,11 @@ class HostsView:
         return {root: number for number, root in enumerate(self.roots)}
 
     @cached_property
+    def free(self) -> Integers:
+        """What is left, negative where more is taken than there is, R x H."""
+        return self.capacity - self.used
+
+    @cached_property
     def row_of_arrays(self) -> Integers:
         """Number of each host of ``arrays``; :data:`UNKNOWN` for one that is not among ours."""
         return _numbers(self.arrays, self.rows)

@@ -42,7 +42,8 @@ class Hosts:
     def shows(self, free):
         self.view = view(a=amounts(vcpus=32, used=32 - free))
 
-    def read(self):
+    def read(self, freed=()):
+        self.freed = set(freed)
         return self.view
 
 
@@ -89,6 +90,31 @@ def test_places_are_taken_until_placement_shows_the_servers():
     assert list(rounds.decide(waiting, [there], NOW).starts) == ["2"], "what it shows is free"
     hosts.shows(0)
     assert not rounds.decide(waiting, [there], NOW).starts
+
+
+def test_hosts_on_which_jobs_have_freed_something_are_named_for_a_while():
+    """A server that was made again elsewhere, a job that has ended; nova frees the places a little later."""
+    hosts = Hosts(32)
+    rounds = queue(hosts)
+    first = rounds.decide([job("1")], [], NOW)
+    planned = {"count": 2, "servers": {0: "s", 1: "t"}}
+    there = active("1", first, JobState.BUILDING, **planned, hosts={0: root("b"), 1: root("c")})
+    moved = active("1", first, JobState.RUNNING, **planned, hosts={0: root("b"), 1: root("d")})
+    found = []
+    for now, running in ((0, [there]), (5, [moved]), (10, []), (20, []), (36, []), (41, [])):
+        rounds.decide([], running, NOW + now)
+        found.append(hosts.freed)
+    ended = {root("a"), root("b"), root("d")}
+    assert found == [set(), {root("c")}, {root("c")} | ended, {root("c")} | ended, ended, set()]
+
+
+def test_a_job_that_has_changed_is_read_again():
+    """Of the same uuid, in the same round after round: what is known of it is what was read last."""
+    rounds = queue(Hosts(8))
+    assert list(rounds.decide([job("1", vcpus=9)], [], NOW).waits) == ["1"]
+    for _ in range(2):
+        assert list(rounds.decide([job("1", vcpus=8)], [], NOW).starts) == ["1"]
+    assert list(rounds.decide([job("1", vcpus=8, held=True)], [], NOW).waits) == ["1"]
 
 
 def test_a_project_at_its_quota_tries_one_job_at_a_time_and_others_start_meanwhile():
@@ -230,7 +256,7 @@ def test_a_job_that_cannot_be_read_holds_up_no_other(broken, state, caplog):
 
 def test_nobody_starts_while_placement_does_not_answer():
     class Silent:
-        def read(self):
+        def read(self, freed=()):
             raise ServiceUnavailableError("Placement does not answer")
 
     with pytest.raises(ServiceUnavailableError):

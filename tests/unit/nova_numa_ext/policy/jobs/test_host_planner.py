@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.jobs_round import drawn
 from nova_numa_ext.policy.jobs import postponing
-from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
+from nova_numa_ext.policy.jobs.host_aspects import Gpus, PlannerSettings
 from nova_numa_ext.policy.jobs.host_planner import HostPlanner
 from nova_numa_ext.policy.jobs.host_view import HostClaims, HostsView
 from nova_numa_ext.policy.jobs.job import ActiveJob, Job, Part, Scope, ScopeWait
@@ -17,6 +18,7 @@ from nova_numa_ext.policy.jobs.queue import Discipline, Fleet, QueueRound, Queue
 from nova_numa_ext.policy.jobs.terms import JobTerm, sentence
 from nova_numa_ext.policy.terms import Term
 from placement_traits import names
+from placement_traits.fleet import Amount
 from placement_traits.names import DRAINED
 from placement_traits.request import WorkloadRequest, parse
 from tests.support.fleet import lc
@@ -261,6 +263,30 @@ def test_f_000_35_the_eleventh_attempt_is_placed(postponed: int, waits: bool) ->
     scattered = view(machine("a", busy=(0, 3)))
     asked = job(part(request=gpu_request(2, minimum=0.6)), postponed=postponed)
     assert isinstance(planned(asked, scattered), Wait) == waits
+
+
+def test_the_guess_about_a_host_does_not_depend_on_the_other_hosts() -> None:
+    """Hosts that are alike are guessed once: each of them as if it was alone."""
+    request = parse(
+        {"pci_passthrough:alias": "gpu:2", "numa_ext:gpu_comm": "3"}, vcpus=4, memory_mb=512
+    )
+    asked = Part("p", 1, "flavor", request)
+    whole = drawn(hosts=60, waiting=1, seed=5, free=0.7).view
+    offered = Gpus().offer(asked, whole, HostClaims(whole), PlannerSettings())
+    assert offered.utility is not None
+    assert len({*offered.utility.tolist()}) > 4
+    for row, host in enumerate(whole.roots):
+        kept = {other: None for other in whole.roots if other != host}
+        arrays = whole.arrays.with_changes(kept, 1)
+        amounts_of = {
+            name: Amount(int(whole.capacity[at, row]), int(whole.used[at, row]))
+            for name, at in whole.classes.items()
+            if name in (names.VCPU, names.PCPU, names.MEMORY_MB)
+        }
+        alone = HostsView.of(arrays, {host: amounts_of}, aliases=whole.aliases)
+        found = Gpus().offer(asked, alone, HostClaims(alone), PlannerSettings()).utility
+        assert (found is None) == (len(arrays.gpus) == 0)
+        assert (0.0 if found is None else found[0]) == offered.utility[row], row
 
 
 def test_gpus_that_jobs_have_taken_are_guessed() -> None:
