@@ -218,11 +218,15 @@ class _Records(logging.Handler):
 
 @contextmanager
 def _watched() -> Iterator[tuple[list[logging.LogRecord], Callable[[], int]]]:
-    """Yield what is logged, and how much memory the process had more, at most, than at the beginning."""
+    """Yield what is logged, and how much memory the process had more, at most, than at the beginning.
+
+    No other handler gets what is logged: pytest's keep all of it, which grows by 50 MB in 34,000 inputs.
+    """
     root, records = logging.getLogger(), _Records()
+    others = root.handlers
     limits = resource.getrlimit(resource.RLIMIT_AS)
     handler = signal.signal(signal.SIGVTALRM, _interrupt)
-    root.addHandler(records)
+    root.handlers = [records]
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # proc_pid_clear_refs(5): VmHWM begins again
     before = _status("VmRSS")
@@ -231,7 +235,7 @@ def _watched() -> Iterator[tuple[list[logging.LogRecord], Callable[[], int]]]:
         yield records.found, lambda: _status("VmHWM") - before
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
-        root.removeHandler(records)
+        root.handlers = others
         signal.signal(signal.SIGVTALRM, handler)
 
 
