@@ -12,11 +12,12 @@ class FilledPlacement:
 
     :ivar conf: the options of Placement, where a fixture gives them
     :ivar root: nova's root provider, where a fixture makes one
-    :ivar restore: puts a database in the place of this one, where a fixture gives it
+    :ivar once: called with a name and what fills an empty Placement, leaves it so and returns what that returned; the
+        writing is done once for all tests of a process
     """
 
     conf: Any
-    restore: Any
+    once: Any
     root: str
 
     def __init__(self, adapter):

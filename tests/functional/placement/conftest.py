@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Named states of a real Placement; each docstring draws the providers."""
 
+import copy
+
 import pytest
 
 from emulation.hosts import four_nodes
@@ -12,13 +14,28 @@ from tests.support.filled_placement import FilledPlacement
 from tests.support.hosts import SETTINGS
 
 
+@pytest.fixture(scope="session")
+def written():
+    """By name: the database as fixtures have filled an empty one, and what they know of it."""
+    return {}
+
+
 @pytest.fixture
-def empty_cloud():
+def empty_cloud(written):
     """A Placement without providers; nova's client and ours find nothing."""
     with PlacementInProcess() as placement:
+
+        def once(what, write):
+            if what not in written:
+                known = write()
+                written[what] = placement.image(), known
+            image, known = written[what]
+            placement.restore(image)
+            return copy.deepcopy(known)
+
         cloud = FilledPlacement(placement.adapter)
         cloud.conf = placement.conf
-        cloud.restore = placement.restore
+        cloud.once = once
         yield cloud
 
 
@@ -32,18 +49,8 @@ def one_compute(empty_cloud):
     return empty_cloud
 
 
-@pytest.fixture(scope="session")
-def reported_database():
-    """The database of ``reported_compute``, made once, and the uuid of its root."""
-    with PlacementInProcess() as placement:
-        cloud = FilledPlacement(placement.adapter)
-        root = cloud.compute("h1")
-        Reporter(cloud.client).sync(desired_tree("h1", four_nodes(), SETTINGS))
-        return placement.image(), root
-
-
 @pytest.fixture
-def reported_compute(reported_database, empty_cloud):
+def reported_compute(empty_cloud):
     """The lab's host as our reporter leaves it::
 
     h1                      VCPU 8, MEMORY_MB 8192; HW_CPU_X86_AVX2, CUSTOM_NUMA_EXT_HOST …
@@ -52,9 +59,14 @@ def reported_compute(reported_database, empty_cloud):
     ├─ h1:gpu-0000:05:00.0  NODE_0, NV2 to the other
     └─ h1:gpu-0000:85:00.0  NODE_2, NV2 to the other
     """
-    image, empty_cloud.root = reported_database
-    empty_cloud.restore(image)
     empty_cloud.tree = desired_tree("h1", four_nodes(), SETTINGS)
+
+    def write():
+        root = empty_cloud.compute("h1")
+        Reporter(empty_cloud.client).sync(empty_cloud.tree)
+        return root
+
+    empty_cloud.root = empty_cloud.once("one reported host", write)
     empty_cloud.reporter = Reporter(empty_cloud.client)
     assert empty_cloud.reporter.sync(empty_cloud.tree).writes == 0
     return empty_cloud

@@ -25,15 +25,14 @@ UPLINK = {"LEAF_UPLINK": (1_000_000_000, 1, 0)}
 @pytest.fixture
 def cloud(empty_cloud):
     """Nova's providers of the hosts of the first two leafs; the third leaf's are not there yet."""
-    for host in list(PLAN.hosts)[:10]:
-        empty_cloud.compute(host)
+    empty_cloud.once("hosts of two leafs", lambda: [*map(empty_cloud.compute, [*PLAN.hosts][:10])])
     empty_cloud.writer = FabricWriter(empty_cloud.client)
     return empty_cloud
 
 
 @pytest.fixture
 def applied(cloud):
-    cloud.changes = cloud.writer.apply(PLAN)
+    cloud.changes = cloud.once("fabric of three leafs", lambda: cloud.writer.apply(PLAN))
     return cloud
 
 

@@ -61,15 +61,16 @@ def fleet(empty_cloud):
     └─ _0000:05:00.0                           nova's
     plain       nova's root alone
     """
-    empty_cloud.roots = {}
-    for number in range(4):
-        name = f"h{number}"
-        empty_cloud.roots[name] = empty_cloud.compute(name)
-        empty_cloud.child(
-            empty_cloud.roots[name], f"{name}_0000:05:00.0", "COMPUTE_MANAGED_PCI_DEVICE"
-        )
-        Reporter(empty_cloud.client).sync(desired_tree(name, two_nodes(), SETTINGS))
-    empty_cloud.compute("plain")
+
+    def write():
+        roots = {f"h{number}": empty_cloud.compute(f"h{number}") for number in range(4)}
+        for name, root in roots.items():
+            empty_cloud.child(root, f"{name}_0000:05:00.0", "COMPUTE_MANAGED_PCI_DEVICE")
+            report(empty_cloud, name)
+        empty_cloud.compute("plain")
+        return roots
+
+    empty_cloud.roots = empty_cloud.once("four hosts of two nodes", write)
     empty_cloud.seen = FaultyAdapter(empty_cloud.adapter, lambda _m, _u: empty_cloud.fault)
     empty_cloud.fault = None
     empty_cloud.clock = Clock()
