@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from numa_lab.cloud_api import CloudApi
-from numa_lab.emulated import EmulatedHost
+from numa_lab.emulated import EmulatedHost, RunningService
 from numa_lab.emulated_machine import Shape
 from numa_lab.inside.catalog import connect
 from numa_lab.lab import Lab
@@ -127,7 +127,11 @@ class LabHost:
         self._lab = lab
         self.emulated = emulated
         self.name = emulated.name
-        self.agent = emulated.service("numa-host-agent")
+
+    @property
+    def agent(self) -> RunningService:
+        """Its agent as the lab starts it; a plain lab has none."""
+        return self.emulated.service("numa-host-agent")
 
     def run(self, command: str, timeout_s: float = 120.0) -> str:
         """Run a shell command inside and return its output; fails the test when the command fails."""
