@@ -246,7 +246,7 @@ def _rows(
         indent + provider.name.rpartition(":")[2],
         levels[0] if levels else "fabric",
         layout_of(stocks).value if is_leaf else "-",
-        str(sum(stock.total for stock in stocks.values())) if is_leaf else "-",
+        str(_hosts(provider)) if is_leaf else "-",
         ", ".join(
             f"{name.removeprefix(names.TRAIT_PREFIX)} {stock.used}"
             for name, stock in stocks.items()
@@ -259,14 +259,23 @@ def _rows(
             yield from _rows(child, providers, indent + "  ")
 
 
+def _hosts(leaf: ListedProvider) -> int:
+    """How many hosts a leaf has; its uplinks have units of their own."""
+    return sum(stock.total for name, stock in leaf.stocks.items() if name != names.LEAF_UPLINK)
+
+
 def _leafs(providers: tuple[ListedProvider, ...]) -> list[fabric_drawing.DrawnLeaf]:
     name_of = {each.uuid: each.name.rpartition(":")[2] for each in providers}
     return [
         fabric_drawing.DrawnLeaf(
             name_of[each.uuid],
             name_of[each.parent or ""],
-            sum(stock.total for stock in each.stocks.values()),
-            {name: stock.used for name, stock in each.stocks.items() if stock.used},
+            _hosts(each),
+            {
+                name: stock.used
+                for name, stock in each.stocks.items()
+                if stock.used and name != names.LEAF_UPLINK
+            },
         )
         for each in providers
         if any(map(names.is_leaf_trait, each.traits))

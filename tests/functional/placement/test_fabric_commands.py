@@ -150,9 +150,10 @@ def _on(project, host):
 
 
 def hold(cloud, group, leaf, project=None):
-    """Let a group hold the whole of a leaf."""
+    """Let a group hold the hosts of a leaf."""
     provider = cloud.client.provider_named(leaf)["uuid"]
-    (whole,) = cloud.client.get(f"/resource_providers/{provider}/inventories")["inventories"]
+    there = cloud.client.get(f"/resource_providers/{provider}/inventories")["inventories"]
+    (whole,) = there.keys() - {names.LEAF_UPLINK}
     owner = (project or str(uuid.uuid4()), str(uuid.uuid4()))
     ClaimStore(cloud.client).write(Claim(group, GROUP_CONSUMER, *owner, {provider: {whole: 4}}))
 
