@@ -40,10 +40,14 @@ def lent(empty_cloud):
     """
     cloud = empty_cloud
     cloud.reporter = PoolReporter(cloud.client)
-    cloud.reporter.sync(pool("g1", gpus=("a", "b")))
-    cloud.reporter.sync(pool("g2"))
-    cloud.compute1 = cloud.compute("compute1")
-    cloud.nic = client_nic(cloud, cloud.compute1, "compute1", 1000)
+
+    def write():
+        cloud.reporter.sync(pool("g1", gpus=("a", "b")))
+        cloud.reporter.sync(pool("g2"))
+        compute1 = cloud.compute("compute1")
+        return compute1, client_nic(cloud, compute1, "compute1", 1000)
+
+    cloud.compute1, cloud.nic = cloud.once("two hosts that lend", write)
     cloud.claims = ClaimStore(cloud.client)
     return cloud
 
