@@ -47,11 +47,15 @@ class NovaOfGroup(Compute):
 @pytest.fixture
 def cloud(empty_cloud):
     """Two pods of two leafs of three hosts; a quiet group of four on the first pod."""
-    for host in PLAN.hosts:
-        empty_cloud.compute(host)
-    put_fabric(empty_cloud.client, PLAN)
     empty_cloud.fabrics = PlacementFabrics(empty_cloud.client)
-    hold(empty_cloud, GROUP, 4)
+
+    def write():
+        for host in PLAN.hosts:
+            empty_cloud.compute(host)
+        put_fabric(empty_cloud.client, PLAN)
+        hold(empty_cloud, GROUP, 4)
+
+    empty_cloud.once("a quiet group on the first of two pods", write)
     return empty_cloud
 
 
