@@ -13,6 +13,10 @@ from nova_numa_ext.cli.cloud import Cloud
 from placement_traits.removal import Removal
 
 _DETAIL_WIDTH: Final = 100
+_RESTART: Final = (
+    "Restart nova-compute there before servers are made or deleted: it remembers providers for 300 s by default, and "
+    "leaves a server in ERROR that is deleted meanwhile."
+)
 
 
 class DrainHost(command.Lister):  # type: ignore[misc]
@@ -75,6 +79,8 @@ class RemoveHost(command.Lister):  # type: ignore[misc]
         dry_run = parsed_args.dry_run
         found = list(cloud.remove(parsed_args.host, all_hosts=parsed_args.all, dry_run=dry_run))
         self._stays = any(map(_stays, (result for _, result in found)))
+        if not dry_run and any(_is_removed(removal) for _, removal in found):
+            print(_RESTART, file=self.app.stderr)
         if parsed_args.all and not self._stays:
             words = cloud.forget(dry_run=dry_run)
             self._stays = _stays(words)
@@ -90,6 +96,10 @@ class RemoveHost(command.Lister):  # type: ignore[misc]
         """Return 1 when something stays."""
         code: int = super().run(parsed_args)
         return code or int(self._stays)
+
+
+def _is_removed(removal: Removal | str) -> bool:
+    return not isinstance(removal, str) and bool(removal.removed)
 
 
 def _stays(removal: Removal | str) -> bool:

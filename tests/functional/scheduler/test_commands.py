@@ -715,6 +715,13 @@ def test_a_removal_says_what_went_and_ends_with_1_while_servers_hold_something(c
     assert (left["Tiers"], left["CLOS"]) == ("-", "1/0"), "what is held is shown"
 
 
+def test_a_removal_that_removes_something_says_to_restart_nova_compute(cloud, capsys):
+    cloud.host("h1")
+    for arguments, restart in ((("--dry-run",), False), ((), True), ((), False)):
+        run(RemoveHost, cloud, Compute([]), "h1", *arguments)
+        assert ("Restart nova-compute" in capsys.readouterr().err) == restart
+
+
 def test_removing_all_takes_traits_and_classes_too_when_nobody_asks_for_them(cloud):
     for name in ("h1", "h2"):
         cloud.host(name)
