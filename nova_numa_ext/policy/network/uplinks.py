@@ -3,8 +3,8 @@
 
 The uplinks of a leaf have :data:`placement_traits.names.LEAF_UPLINK_UNITS` units. A group that uses them beside others
 takes 1, 1,000 or 1,000,000 by how much it uses the network, so that what is taken says how many groups of each class
-are there. One that has a leaf's block alone takes all of them: of two such groups, and of one that shares and one that
-does not, Placement refuses the second. A group in one leaf uses none.
+are there. One that has a leaf's block alone takes all that go with it; of a leaf of one block, all: of two such
+groups, and of one that shares and one that does not, Placement refuses the second. A group in one leaf uses none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,8 @@ def residents(used: int, size: int, block: int, held: Mapping[str, int]) -> tupl
     :param block: hosts of one block
     :param held: hosts of the leaf that groups hold, by resource class
     """
-    left = used - of_blocks(size, block, held.get(names.LEAF_BLOCK, 0))
+    # Below: blocks that were taken before uplinks were counted.
+    left = max(0, used - of_blocks(size, block, held.get(names.LEAF_BLOCK, 0)))
     if left >= LEAF_UPLINK_UNITS:
         return ()
     return tuple(

@@ -151,6 +151,7 @@ def test_units_of_uplinks_say_how_many_of_each_class_share_them() -> None:
     assert residents(LEAF_UPLINK_UNITS, 18, 16, {LEAF_BLOCK: 16}) == ()
     assert residents(LEAF_UPLINK_UNITS, 18, 16, {}) == ()
     half = of_blocks(16, 8, 8)
+    assert residents(0, 16, 8, {LEAF_BLOCK: 8}) == (), "taken before uplinks were counted"
     assert residents(half + 1, 16, 8, {LEAF_BLOCK: 8}) == (NetClass.LOW,)
     assert of_blocks(3, 4, 0) == 0
 
