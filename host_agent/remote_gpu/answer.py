@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from placement_traits.errors import InvalidValueError
 from placement_traits.plain import Value
 
 
@@ -100,11 +101,21 @@ def read_answer(found: Value) -> LeaseAnswer:
     return LeaseAnswer(
         tuple(_served(each) for each in found.member("serves").items()),
         tuple(
-            EndedLease(each.member("id").text(), each.member("epoch").integer(1))
+            EndedLease(lease_id(each.member("id").text()), each.member("epoch").integer(1))
             for each in found.member("ends").items()
         ),
         tuple(_attached(each) for each in found.member("attaches").items()),
     )
+
+
+def lease_id(text: str) -> str:
+    """Return the uuid of a lease, which becomes part of paths.
+
+    :raises InvalidValueError: it has anything but letters, digits and hyphens
+    """
+    if not text.isascii() or not text.replace("-", "").isalnum():
+        raise InvalidValueError("lease", text, "a uuid")
+    return text
 
 
 def kept_answer(answer: LeaseAnswer) -> dict[str, Any]:
@@ -114,7 +125,7 @@ def kept_answer(answer: LeaseAnswer) -> dict[str, Any]:
 
 def _served(found: Value) -> ServedLease:
     return ServedLease(
-        found.member("id").text(),
+        lease_id(found.member("id").text()),
         found.member("epoch").integer(1),
         found.member("gpu").text(),
         found.member("memory_mb").integer(1),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.remote_gpu.answer import LeaseAnswer
+from host_agent.remote_gpu.answer import LeaseAnswer, lease_id
 from host_agent.remote_gpu.processes import LeaseProcesses
 from nova_numa_ext.policy.remote_gpu.gateway import Gateway
 from placement_traits.errors import ServiceUnavailableError
@@ -72,4 +72,6 @@ def _encoded(gateways: Mapping[str, Gateway]) -> Mapping[str, Any]:
 
 def _decoded(found: Value) -> dict[str, Gateway]:
     epochs = found.member("epochs").members()
-    return {lease: Gateway(each.integer(1), serves=True) for lease, each in epochs.items()}
+    return {
+        lease_id(lease): Gateway(each.integer(1), serves=True) for lease, each in epochs.items()
+    }

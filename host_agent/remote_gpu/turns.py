@@ -115,6 +115,7 @@ class LeaseTurns:
 
     def _send(self, report: LeaseReport) -> None:
         self._take(self._request("POST", self._path, json=report.body()))
+        self._tag = ""  # of an answer before this one
         self._reported, self._reported_s = report, self._clock()
 
     def _take(self, answer: HttpAnswer) -> None:
