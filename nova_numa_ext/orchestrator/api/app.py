@@ -14,7 +14,7 @@ import uuid as uuids
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import flask
 import microversion_parse
@@ -353,6 +353,7 @@ class _Routes:
         report = check_report(bodies.parsed(flask.request.get_data()))
         serves = {each["id"]: each for each in report["serves"]}
         ended = {each["id"]: each["epoch"] for each in report["ended"]}
+        self._lease_hosts.report(host, report["servers"])  # it lives, whatever becomes of the rest
         for lease in self._leases_of(host):
             if lease.uuid in serves and lease.lease.epoch_at(host) is not None:
                 epoch, address = serves[lease.uuid]["epoch"], serves[lease.uuid]["address"]
@@ -364,17 +365,16 @@ class _Routes:
                 self._leases.acknowledge(lease, host, epoch, address, Actor(asking.user))
             except LostRaceError as error:
                 _LOG.info("lease %s: %s", lease.uuid, error)  # it is reported again
-        self._lease_hosts.report(host, report["servers"])
         return views.host_leases(self._leases_of(host), host)
 
     def _leases_of(self, host: str) -> list[StoredLease]:
         """Return a host's leases.
 
-        :raises _RefusedError: the database is an old one: what it lacks would be ended
+        :raises _RefusedError: the database is an old one, or a lease is of another release: what lacks would be ended
         """
         if self._recovery.recovering():
             raise _RefusedError(503, "The database recovers: leases run on as they are.")
-        return self._leases.of_host(host, _left_out)
+        return self._leases.of_host(host, _unreadable)
 
     def _allow_host(self, asking: _Asking, rule: str, host: str) -> None:
         target = {"project_id": asking.project, "host": host}
@@ -482,6 +482,13 @@ class _Routes:
 
 def _left_out(uuid: str, error: Exception) -> None:
     _LOG.warning("lease %s cannot be read and is left out: %s", uuid, error)
+
+
+def _unreadable(uuid: str, error: Exception) -> NoReturn:
+    _LOG.error("lease %s cannot be read, and its hosts learn nothing: %s", uuid, error)
+    raise _RefusedError(
+        503, "A lease is stored in a form of another release: leases run on as they are."
+    )
 
 
 def _forbidden(rule: str) -> _RefusedError:

@@ -202,12 +202,12 @@ class Leases:
     def of_host(self, host: str, unreadable: Unreadable) -> list[StoredLease]:
         """Return leases that have not ended and whose GPU, or whose client, a host has.
 
-        :param unreadable: as of :meth:`find`
+        :param unreadable: as of :meth:`living`
         """
         columns = tables.lease.c
         mine = (columns.gpu_host == host) | (columns.client_host == host)
-        query = select(tables.lease).where(mine, columns.state.in_(LIVING)).order_by(columns.id)
-        return _readable(self._rows(query), unreadable)
+        query = select(tables.lease).where(mine, columns.state != LeaseState.GONE)
+        return _readable(self._rows(query.order_by(columns.id)), unreadable)
 
     def living(self, unreadable: Unreadable) -> list[StoredLease]:
         """Return leases that have not ended.

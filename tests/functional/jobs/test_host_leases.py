@@ -5,7 +5,9 @@ import random
 from collections import Counter
 
 import pytest
+from sqlalchemy import select
 
+from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.jobs import Actor
 from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
@@ -118,6 +120,30 @@ def test_a_lease_runs_on_without_the_service_and_is_lost_only_where_others_repor
     service.obey()
     service.round()
     assert service.attaches("c1") == [(lease.uuid, 3)]
+
+
+@pytest.mark.parametrize("stored", [{"asked": {"level": "tin"}}, {"state": "paused"}])
+def test_hosts_of_a_lease_of_another_release_learn_nothing_and_go_on(service, stored):
+    """A host ends what an answer does not name."""
+    lease = service.attached()
+    seen_at = service.hosts.all()["g1"].seen_at
+    (column,) = stored
+    mine = tables.lease.c.uuid == lease.uuid
+
+    def store(**what):
+        with service.leases._database.transaction() as connection:
+            before = connection.execute(select(tables.lease.c[column]).where(mine)).scalar_one()
+            connection.execute(tables.lease.update().where(mine).values(**what))
+        return {column: before}
+
+    known = store(**stored)
+    for host in ("g1", "c1"):
+        assert service.ask(host).status_code == 503
+    assert service.report("g1").status_code == 503
+    assert service.hosts.all()["g1"].seen_at >= seen_at
+    assert service.ask("c2").json == {"serves": [], "ends": [], "attaches": []}
+    store(**known)
+    assert service.attaches("c1") == [(lease.uuid, 1)]
 
 
 @pytest.mark.parametrize("asked", HOSTS)
