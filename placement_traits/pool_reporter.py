@@ -12,8 +12,8 @@ from typing import Final
 from placement_traits import names
 from placement_traits.client import CODE_DUPLICATE, NotFoundError, PlacementClient, PlacementError
 from placement_traits.errors import InvalidValueError
-from placement_traits.pool_tree import LentPool, pool_tree
-from placement_traits.reporter import Reporter, RootMissingError, SyncReport
+from placement_traits.pool_tree import LentPool, gpu_provider, pool_tree
+from placement_traits.reporter import Reporter, RootMissingError, SyncReport, child_uuid
 
 LOG = logging.getLogger(__name__)
 
@@ -23,6 +23,12 @@ _NAMESPACE: Final = uuid.UUID("5b6ee9a5-40a4-4f4c-8f0a-97e0f4c7d6a2")
 def root_uuid(host: str) -> str:
     """Return the uuid of the root of the pool on a host."""
     return str(uuid.uuid5(_NAMESPACE, names.pool_provider(host)))
+
+
+def gpu_uuids(pool: LentPool) -> dict[str, str]:
+    """Return the names of the GPUs that a host lends, by the uuids of their providers."""
+    provider, root = names.pool_provider(pool.host), root_uuid(pool.host)
+    return {child_uuid(root, gpu_provider(provider, gpu.name)): gpu.name for gpu in pool.gpus}
 
 
 class PoolReporter:

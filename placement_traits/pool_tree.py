@@ -116,6 +116,11 @@ def pool_tree(pool: LentPool) -> ProviderTree:
     )
 
 
+def gpu_provider(root: str, gpu: str) -> str:
+    """Return the name of a GPU's provider, below the root provider of its pool."""
+    return f"{root}:gpu-{gpu}"
+
+
 def _gpu(root: str, gpu: LentGpu) -> Provider:
     traits = {
         names.POOL,
@@ -127,7 +132,7 @@ def _gpu(root: str, gpu: LentGpu) -> Provider:
         *gpu.traits,
     }
     return Provider(
-        f"{root}:gpu-{gpu.name}",
+        gpu_provider(root, gpu.name),
         frozenset(traits),
         {
             names.REMOTE_GPU_MEMORY_MB: _whole(gpu.memory_mb, gpu.reserved_mb),

@@ -25,18 +25,27 @@ from oslo_log import log
 from host_agent.cmd.identity import act_as_owner
 from host_agent.conf import configuration
 from host_agent.conf.configuration import Configuration
+from host_agent.conf.remote_gpus import FAKE, RemoteGpuOptions
 from host_agent.machine.libvirt import DomainSource, LibvirtSource
 from host_agent.model.workload import Activity
 from host_agent.remote_gpu.gpu_host import GpuHost
-from host_agent.remote_gpu.processes import LeaseProcesses, fake_command
+from host_agent.remote_gpu.processes import LeaseCommand, LeaseProcesses
 from host_agent.remote_gpu.turns import HttpAnswer, LeaseTurns, Request, pause_s
 from host_agent.report.clients import make_adapter
+from host_agent.transports.registry import Transports
 from host_agent.util.single_instance import single_instance
 from placement_traits.client import PlacementClient
 from placement_traits.command_line import add_version
-from placement_traits.errors import LONGEST_TEXT, NumaExtError, ServiceUnavailableError, cut
+from placement_traits.errors import (
+    LONGEST_TEXT,
+    InvalidValueError,
+    NumaExtError,
+    ServiceUnavailableError,
+    cut,
+)
 from placement_traits.oslo_options import ConfigurationError
-from placement_traits.pool_reporter import PoolReporter
+from placement_traits.pool_reporter import PoolReporter, gpu_uuids
+from placement_traits.pool_tree import LentPool
 from placement_traits.service_manager import ServiceManager
 
 _LOG: Final = logging.getLogger(__name__)
@@ -85,18 +94,22 @@ def _run(conf: Configuration, *, once: bool) -> int:
     folder.mkdir(mode=0o750, parents=True, exist_ok=True)
     libvirt = LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
     host = conf.host.name or libvirt.hostname()
+    pool = lent(conf.remote_gpus, host)
+    command = LeaseCommand(
+        conf.remote_gpus.transport,
+        conf.remote_gpus.transports,
+        conf.remote_gpus.address,
+        gpu_uuids(pool),
+    )
     with single_instance(folder / "lock", "stop it first"):
         turns = LeaseTurns(
             host,
             requests(make_adapter(conf, _SERVICE)),
-            GpuHost(
-                LeaseProcesses(folder / "run", fake_command(conf.remote_gpus.address)),
-                folder / "epochs.json",
-            ),
+            GpuHost(LeaseProcesses(folder / "run", command), folder / "epochs.json"),
             lambda: servers(libvirt) if conf.remote_gpus.uses else frozenset(),
             folder / "answer.json",
         )
-        publish = Publishing(conf, host, PoolReporter(PlacementClient(make_adapter(conf))))
+        publish = Publishing(conf, pool, PoolReporter(PlacementClient(make_adapter(conf))))
         manager = ServiceManager.of(os.environ)
         while not stop.is_set():
             answered = turns.turn()
@@ -107,6 +120,27 @@ def _run(conf: Configuration, *, once: bool) -> int:
             stop.wait(pause_s(conf.remote_gpus.interval_s))
         manager.stopping()
     return 0
+
+
+def lent(options: RemoteGpuOptions, host: str) -> LentPool:
+    """Return what this host lends, by a transport that can serve here.
+
+    :param host: its name
+    :raises ConfigurationError: there is no transport of that name, or something of it is missing
+    """
+    if not options.gpus:
+        return options.lent(host)
+    try:
+        transport = Transports(options.transports).named(options.transport)
+    except InvalidValueError as error:
+        raise ConfigurationError(str(error)) from error
+    findings = transport.findings()
+    if findings:
+        raise ConfigurationError("; ".join(findings))
+    if options.transport == FAKE:
+        _LOG.warning("transport fake: leases of this host have no GPU behind them")
+    can = transport.capabilities()
+    return options.lent(host, can.apis, enforced=can.enforced)
 
 
 def servers(libvirt: DomainSource) -> frozenset[str]:
@@ -138,32 +172,29 @@ def requests(adapter: Any) -> Request:
 class Publishing:
     """What this host lends, in Placement: compared now and then.
 
-    :param host: its name
+    :param pool: what it lends; without GPUs, nothing
     :param clock: monotonic seconds
     """
 
     def __init__(
         self,
         conf: Configuration,
-        host: str,
+        pool: LentPool,
         reporter: PoolReporter,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._lends = bool(conf.remote_gpus.fake_gpus)
-        self._pool = conf.remote_gpus.lent(host)
+        self._pool = pool
         self._reporter = reporter
         self._interval_s = conf.placement.interval_s
         self._clock = clock
         self._done_s = -inf
-        if self._lends:
-            _LOG.warning("transport fake: leases of this host have no GPU behind them")
 
     def turn(self) -> None:
         """Make Placement equal to what is lent, where it is time; a host that lends nothing takes its pool out."""
         if self._clock() - self._done_s < self._interval_s:
             return
         try:
-            if self._lends:
+            if self._pool.gpus:
                 self._reporter.sync(self._pool)
             else:
                 self._reporter.remove(self._pool.host)

@@ -19,7 +19,6 @@ withdraws them. If the supervisor is killed, the kernel kills the agent.
 """
 
 import argparse
-import ctypes
 import logging
 import os
 import pwd
@@ -38,6 +37,7 @@ from typing import Any, Final
 from host_agent.cmd.activation import Activation, of_helper
 from host_agent.conf import configuration
 from host_agent.util import logs
+from host_agent.util.parent import die_with_parent
 from placement_traits import notify
 from placement_traits.command_line import add_version, number_from
 from placement_traits.errors import NumaExtError
@@ -46,9 +46,7 @@ LOG = logging.getLogger("numa-host-agent-supervisor")
 
 _LONGEST_S: Final = 86_400.0
 _ABORT_S: Final = 10.0  # from SIGABRT to SIGKILL
-_PR_SET_PDEATHSIG: Final = 1
 _NOT_AGAIN: Final = (os.EX_OK, os.EX_CONFIG)
-_LIBC: Final = ctypes.CDLL(None)
 
 User = pwd.struct_passwd | None
 
@@ -278,13 +276,9 @@ def _spawn(
         command,
         env={**os.environ, **environment},
         # There is one thread only. It is called as the other user: a change of users would undo it.
-        preexec_fn=_die_with_parent,  # noqa: PLW1509
+        preexec_fn=die_with_parent,  # noqa: PLW1509
         **identity,
     )
-
-
-def _die_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 """Options of leases of remote GPUs: section ``[remote_gpus]``."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Final
 
 from placement_traits.errors import InvalidValueError
@@ -9,7 +10,7 @@ from placement_traits.names import RemoteGpuApi
 from placement_traits.options import Section, option
 from placement_traits.pool_tree import LentGpu, LentNic, LentPool, pool_tree
 
-TRANSPORT: Final = "fake"
+FAKE: Final = "fake"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +20,30 @@ class RemoteGpuOptions(Section):
     section: ClassVar = "remote_gpus"
     title: ClassVar = "Leases of remote GPUs: numa-host-agent-leases, which is optional"
 
-    fake_gpus: tuple[str, ...] = option(
+    gpus: tuple[str, ...] = option(
         (),
-        "GPUs that this host lends by the transport fake, NAME=MiB each. No GPU is behind it: a lease's process sends "
-        "back what it gets, to every client that reaches its port. No other transport is there in this release.",
+        "GPUs that this host lends, NAME=MiB each: the name by which its driver selects it, such as its uuid. One "
+        "transport carries them all.",
+        change="this host lends GPUs that neither nova nor another program has",
+        leave="this host lends none",
+    )
+    transport: str = option(
+        "",
+        "What carries the use of lent GPUs to other hosts: the name in a file of transports, or of one that another "
+        "distribution provides. fake has no GPU behind it: it sends back what it gets, and needs trying_out.",
+        change="this host lends GPUs, which needs one",
+        leave="this host lends none",
+    )
+    transports: Path = option(
+        Path("/etc/numa-host-agent/transports"),
+        "Folder of files NAME.toml that declare transports; samples are beside the sample of this file.",
+        change="they are elsewhere",
+        leave="it need not be there where no file declares one",
+    )
+    trying_out: bool = option(
+        False,
+        "Leases of this host may be without a GPU: the transport fake is allowed. Servers that require a remote GPU "
+        "are placed by such leases as by others.",
         change="you try the control plane of remote GPUs in a cloud without users",
         leave="users could get a lease: they would get no GPU",
     )
@@ -67,22 +88,33 @@ class RemoteGpuOptions(Section):
 
     def check(self) -> None:
         """See :meth:`Section.check`."""
-        if self.fake_gpus:
+        if self.transport == FAKE and not self.trying_out:
+            allowed = "another one, or trying_out = true: no GPU is behind it"
+            raise InvalidValueError("[remote_gpus]transport", FAKE, allowed)
+        if self.gpus:
+            if not self.transport:
+                allowed = "the name of a transport, as gpus are lent"
+                raise InvalidValueError("[remote_gpus]transport", "", allowed)
             pool_tree(self.lent("this host"))
 
-    def lent(self, host: str) -> LentPool:
+    def lent(
+        self, host: str, apis: frozenset[RemoteGpuApi] = frozenset(), *, enforced: bool = False
+    ) -> LentPool:
         """Return what this host lends.
 
         :param host: its name in Placement
+        :param apis: by which the transport lets GPUs be used
+        :param enforced: the transport keeps leases to their slices
         :raises InvalidValueError: an amount or a name cannot be
         """
+        transports = frozenset({self.transport})
         return LentPool(
             host,
             self.cores,
             tuple(LentNic(name, mbps) for name, mbps in _amounts("nics", self.nics)),
             tuple(
-                LentGpu(name, mib, frozenset(RemoteGpuApi), frozenset({TRANSPORT}))
-                for name, mib in _amounts("fake_gpus", self.fake_gpus)
+                LentGpu(name, mib, apis, transports, enforced=enforced)
+                for name, mib in _amounts("gpus", self.gpus)
             ),
             frozenset(self.fabrics),
         )

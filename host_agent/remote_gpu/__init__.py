@@ -4,6 +4,6 @@
 turns        asks and reports; keeps the last answer on disk
   gpu_host   one process per lease, at the epoch that counts
     processes    starts them, finds them again, ends them
-      fake_process   a transport: echoes what a client of the right epoch sends
+      lease_process  starts the server of the transport, and leads clients of the right epoch to it
 answer       what the service says, and what is reported to it
 """

@@ -41,14 +41,12 @@ class GpuHost:
         """
         self._learn(answer)
         serves: dict[str, tuple[int, str]] = {}
-        for lease, gateway in self._gateways.items():
-            if gateway.serves:
-                try:
-                    serves[lease] = self._processes.serve(lease, gateway.epoch)
-                except (ServiceUnavailableError, OSError) as error:
-                    _LOG.warning("lease %s is not served for now: %s", lease, error)
-        left = {lease for lease, each in self._gateways.items() if each.serves}
-        for lease in self._processes.running() - left:
+        for each in answer.serves:
+            try:
+                serves[each.id] = self._processes.serve(each, self._gateways[each.id].epoch)
+            except (ServiceUnavailableError, OSError) as error:
+                _LOG.warning("lease %s is not served for now: %s", each.id, error)
+        for lease in self._processes.running() - self._gateways.keys():
             try:
                 self._processes.end(lease)
             except (ServiceUnavailableError, OSError) as error:

@@ -5,40 +5,66 @@
 
     FOLDER/LEASE.sock       a process that serves the lease listens here
     FOLDER/LEASE.sock.new   one that is starting
+    FOLDER/LEASE.files      what its server writes; gone with the lease
 
 A socket on which nothing answers is of a process that is gone.
 """
 
 import json
 import logging
+import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from host_agent.remote_gpu.answer import ServedLease
+from host_agent.remote_gpu.lease_process import STARTS_S
 from placement_traits.errors import ServiceUnavailableError
 
 _LOG: Final = logging.getLogger(__name__)
 _ANSWERS_S: Final = 5.0
-_STARTS_S: Final = 10.0
+_STARTS_S: Final = STARTS_S + 5.0  # its server, and itself
 _LOOK_S: Final = 0.02
 _SUFFIX: Final = ".sock"
 
-CommandOf = Callable[[Path], list[str]]
-"""Control socket -> command line of a transport's process."""
+CommandOf = Callable[[ServedLease, Path], list[str]]
+"""Lease, control socket -> command line of its process."""
 
 
-def fake_command(address: str) -> CommandOf:
-    """Return the command line of the transport ``fake``.
+@dataclass(frozen=True, slots=True)
+class LeaseCommand:
+    """The command line of leases' processes.
 
+    :param transport: its name
+    :param transports: folder of those that files declare
     :param address: of this host, on which clients are served
+    :param gpus: provider of each lent GPU -> its name
     """
-    module = "host_agent.remote_gpu.fake_process"
-    return lambda control: [sys.executable, "-m", module, str(control), address]
+
+    transport: str
+    transports: Path
+    address: str
+    gpus: Mapping[str, str]
+
+    def __call__(self, lease: ServedLease, control: Path) -> list[str]:
+        """Return it for one lease.
+
+        :raises ServiceUnavailableError: its GPU is not lent any more
+        """
+        if lease.gpu not in self.gpus:
+            raise ServiceUnavailableError(f"This host does not lend GPU {lease.gpu}.")
+        return [
+            *(sys.executable, "-m", "host_agent.remote_gpu.lease_process", str(control)),
+            *("--host", self.address, "--transport", self.transport),
+            *("--transports", str(self.transports), "--gpu", self.gpus[lease.gpu]),
+            *("--memory-mb", str(lease.memory_mb)),
+        ]
 
 
 class LeaseProcesses:
@@ -59,13 +85,14 @@ class LeaseProcesses:
         names = (each.name for each in self._folder.glob(f"*{_SUFFIX}*"))
         return frozenset(name.partition(_SUFFIX)[0] for name in names)
 
-    def serve(self, lease: str, epoch: int) -> tuple[int, str]:
+    def serve(self, asked: ServedLease, epoch: int) -> tuple[int, str]:
         """Have a lease served at an epoch, by the process that there is or a new one; return epoch and address.
 
         :raises ServiceUnavailableError: it does not start, or does not answer
         """
+        lease = asked.id
         if self._ask(lease, {}) is None:
-            self._start(lease)
+            self._start(asked)
         found = self._ask(lease, {"epoch": epoch})
         if found is None:
             raise ServiceUnavailableError(f"The process of lease {lease} has ended.")
@@ -80,15 +107,18 @@ class LeaseProcesses:
         self._wait(lease)
         for each in self._folder.glob(f"{lease}{_SUFFIX}*"):
             each.unlink(missing_ok=True)
+        shutil.rmtree(self._control(lease).with_suffix(".files"), ignore_errors=True)
 
-    def _start(self, lease: str) -> None:
+    def _start(self, asked: ServedLease) -> None:
+        lease = asked.id
         self._wait(lease)
         control = self._control(lease)
         for each in (control, control.with_name(f"{control.name}.new")):
             each.unlink(missing_ok=True)
+        command = self._command(asked, control)
         _LOG.info("lease %s: a process is started", lease)
         self._children[lease] = child = subprocess.Popen(
-            self._command(control),
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,

@@ -6,13 +6,14 @@ import random
 import signal
 import socket
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from host_agent.cmd import leases as command
 from host_agent.remote_gpu.gpu_host import GpuHost
-from host_agent.remote_gpu.processes import LeaseProcesses, fake_command
+from host_agent.remote_gpu.processes import LeaseCommand, LeaseProcesses
 from host_agent.remote_gpu.turns import LeaseTurns, pause_s
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.leases import LIVING
@@ -21,8 +22,10 @@ from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits import pools
 from placement_traits.claims import emptied
 from placement_traits.errors import ServiceUnavailableError
+from placement_traits.pool_reporter import gpu_uuids
 from tests.support.lease_service import ASKED, ENGINE, SERVER, LeaseService, credential
 from tests.support.polling import until
+from tests.support.pools import pool
 
 
 class Hosts:
@@ -37,13 +40,14 @@ class Hosts:
         self.service_up, self.now_s, self.asked = True, 0.0, []
         self.running = {"g1": frozenset(), "c1": frozenset(), "c2": frozenset()}
         self.turns = {}
+        self.command = LeaseCommand("fake", folder, "127.0.0.1", gpu_uuids(pool("g1")))
         for host in self.running:
             self.start(host)
 
     def start(self, host):
         """A new process of the host's supervisor."""
         folder = self.folder / host
-        processes = LeaseProcesses(folder / "run", fake_command("127.0.0.1"))
+        processes = LeaseProcesses(folder / "run", self.command)
         self.turns[host] = LeaseTurns(
             host,
             lambda *asked, **more: self.request(host, *asked, **more),
@@ -347,8 +351,9 @@ def test_where_libvirt_does_not_answer_no_server_is_taken_for_stopped(hosts):
 def test_a_process_of_no_lease_is_ended(hosts):
     """R3: a supervisor died after its start, and the lease went meanwhile."""
     lease = attached(hosts)
-    stray = LeaseProcesses(hosts.folder / "g1" / "run", fake_command("127.0.0.1"))
-    stray.serve("of-no-lease", 1)
+    (served,) = hosts.turns["g1"].answer.serves
+    stray = LeaseProcesses(hosts.folder / "g1" / "run", hosts.command)
+    stray.serve(replace(served, id="of-no-lease"), 1)
     assert hosts.processes().keys() == {lease.uuid, "of-no-lease"}
     hosts.round()
     until(lambda: hosts.processes().keys() == {lease.uuid}, 10.0)
@@ -388,7 +393,7 @@ def test_the_command_publishes_serves_and_reports(hosts, placement, monkeypatch,
     monkeypatch.setattr("signal.signal", lambda *_arguments: None)
     state = hosts.folder / "g1"
     file = tmp_path / "agent.conf"
-    lent = "fake_gpus = a=8000, new=500\nnics = eth1=1000\nfabrics = main\ncores = 4\n"
+    lent = "transport = fake\ntrying_out = true\ngpus = a=8000, new=500\nnics = eth1=1000\nfabrics = main\ncores = 4\n"
     text = f"[agent]\nstate_dir = {state}\n[host]\nname = g1\n[remote_gpus]\n"
     file.write_text(text + lent)
     once = ["--config-file", str(file), "--once"]
@@ -408,8 +413,36 @@ def test_the_command_publishes_serves_and_reports(hosts, placement, monkeypatch,
     hosts.service_up = False
     assert command.main(once) == 1
     os.kill(int(pid_of(state / "leases", lease)), signal.SIGKILL)
-    file.write_text(text + "fake_gpus = a\n")
+    file.write_text(text + "transport = fake\ntrying_out = true\ngpus = a\n")
     assert command.main(once) == os.EX_CONFIG
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("transport = verbs", "'verbs' is not allowed; allowed: fake, gone"),
+        ("transport = fake", "trying_out"),
+        ("", "the name of a transport"),
+        ("transport = gone", "/opt/gone is not there: install the server of transport gone"),
+    ],
+)
+def test_a_transport_that_cannot_serve_is_refused_in_a_sentence(
+    case, tmp_path, monkeypatch, caplog, capfd
+):
+    options, why = case
+    monkeypatch.setattr("oslo_log.log.setup", lambda *_arguments: None)
+    monkeypatch.setattr("signal.signal", lambda *_arguments: None)
+    (tmp_path / "gone.toml").write_text(
+        'name = "gone"\napis = ["cuda"]\nslices = "advisory"\n[server]\nargv = ["/opt/gone"]\n'
+        '[guest.environment]\nGONE = "{endpoints}"\n'
+    )
+    file = tmp_path / "agent.conf"
+    file.write_text(
+        f"[agent]\nstate_dir = {tmp_path}\n[host]\nname = g1\n[remote_gpus]\ntransports = {tmp_path}\n"
+        f"gpus = a=8000\nnics = eth1=1000\nfabrics = main\n{options}\n"
+    )
+    assert command.main(["--config-file", str(file), "--once"]) == os.EX_CONFIG
+    assert why in caplog.text + capfd.readouterr().err
 
 
 def pid_of(folder, lease):
@@ -473,8 +506,8 @@ def test_a_process_that_does_not_start_is_a_warning_and_delays_no_other(hosts, c
     lease = attached(hosts)
     plain = hosts.turns["g1"]._gpu_host._processes._command
 
-    def command(control):
-        return ["false"] if lease.uuid not in control.name else plain(control)
+    def command(asked, control):
+        return ["false"] if lease.uuid != asked.id else plain(asked, control)
 
     hosts.turns["g1"]._gpu_host._processes._command = command
     hosts.service.leases.create("project-1", "user-1", ASKED)

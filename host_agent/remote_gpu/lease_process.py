@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process of one lease: starts the server of its transport, and leads clients of the right epoch to it::
+
+    client ── TCP ──> lease_process ── 127.0.0.1:PORT ──> server of the transport
+                        first line: the epoch               (fake, or what a file declares)
+
+Started by :mod:`.processes`. By the Unix socket CONTROL it learns which epoch counts, one JSON object a line, each
+answered with ``{"epoch": E, "address": A}``::
+
+    {"epoch": 3}    serve epoch 3; clients of another one are cut before the answer
+    {}              what is served?
+    {"end": true}   cut all, end the server, answer, and end
+
+A client begins with a line, ``EPOCH`` or ``EPOCH N`` for port N of a server that has several. The answer is the line
+``ok``, after which all bytes are the server's, or ``refused``, then the end. Nothing is encrypted, and the epoch is the
+only thing that is checked: any program that reaches the address can guess it.
+
+It ends with its server, and the server with it, whatever the one or the other dies of.
+"""
+
+import argparse
+import asyncio
+import fcntl
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from host_agent.transports.registry import Transports
+from host_agent.transports.transport import GpuServer, RemoteGpuTransport, ServerCommand
+from host_agent.util.parent import die_with_parent
+from nova_numa_ext.policy.remote_gpu.gateway import Gateway
+from placement_traits.errors import NumaExtError, ServiceUnavailableError
+
+STARTS_S: Final = 10.0
+"""How long a server may take until it serves, seconds."""
+
+_MOST_BYTES: Final = 65_536
+_FIRST_LINE_S: Final = 10.0
+_LOOK_S: Final = 0.02
+_TRIES: Final = 50
+_LOCAL: Final = "127.0.0.1"
+
+
+class LeaseServer:
+    """The server of one lease, and the clients that are led to it.
+
+    :param ports: of the server, on 127.0.0.1
+    """
+
+    def __init__(self, ports: Sequence[int]) -> None:
+        self._ports = ports
+        self._gateway = Gateway()
+        self._clients: set[asyncio.StreamWriter] = set()
+        self._address = ""
+        self._asked_to_end = asyncio.Event()
+        self._has_ended = asyncio.Event()
+
+    async def run(self, command: ServerCommand, control: Path, host: str) -> int:
+        """Start the server and serve until the end is asked for, or the server ends; return the exit status.
+
+        :param command: of the server
+        :param control: the Unix socket
+        :param host: address on which clients are served
+        :raises ServiceUnavailableError: the server does not start
+        """
+        # A session of its own, so that all its processes can be killed; this process has one thread.
+        server = await asyncio.create_subprocess_exec(
+            *command.argv,
+            env=dict(command.environment),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+        ends = asyncio.create_task(server.wait())
+        asked = asyncio.create_task(self._asked_to_end.wait())
+        try:
+            await self._served(command, ends)
+            await self._listen(control, host)
+            await asyncio.wait({ends, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                sys.stderr.write(f"the server has ended with status {server.returncode}\n")
+            return 0 if asked.done() else 1
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)
+            await ends
+            self._has_ended.set()
+            asked.cancel()
+            # The answer to the request for the end has been waiting for that.
+            await asyncio.sleep(_LOOK_S)
+
+    async def _served(self, command: ServerCommand, ends: "asyncio.Task[int]") -> None:
+        until_s = time.monotonic() + STARTS_S
+        while not await self._serves(command, until_s - time.monotonic()):
+            if ends.done() or time.monotonic() > until_s:
+                why = "has ended" if ends.done() else f"does not serve after {STARTS_S:g} s"
+                raise ServiceUnavailableError(f"The server {command.argv[0]} {why}.")
+            await asyncio.sleep(_LOOK_S)
+        if ends.done():
+            raise ServiceUnavailableError(f"The server {command.argv[0]} has ended.")
+
+    async def _serves(self, command: ServerCommand, limit_s: float) -> bool:
+        if command.probe:
+            return await _succeeds(command, limit_s)
+        for port in self._ports:
+            try:
+                _reader, writer = await asyncio.open_connection(_LOCAL, port)
+            except OSError:
+                return False
+            writer.close()
+        return True
+
+    async def _listen(self, control: Path, host: str) -> None:
+        served = await asyncio.start_server(self._client, host, 0)
+        name, port = served.sockets[0].getsockname()[:2]
+        self._address = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+        # Renamed when it listens: a file of that name is one to connect to.
+        listening = f"{control}.new"
+        await asyncio.start_unix_server(self._asked, listening)
+        os.rename(listening, control)
+
+    async def _asked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the host's supervisor."""
+        try:
+            while line := await reader.readline():
+                asked = json.loads(line)
+                if asked.get("end"):
+                    self._learn(None)
+                    self._asked_to_end.set()
+                    await self._has_ended.wait()
+                elif "epoch" in asked:
+                    self._learn(asked["epoch"])
+                writer.write(json.dumps(self._state()).encode() + b"\n")
+                await writer.drain()
+        except (ConnectionError, ValueError, AttributeError, TypeError) as error:
+            sys.stderr.write(f"control: {error}\n")
+        finally:
+            writer.close()
+
+    def _state(self) -> dict[str, Any]:
+        return {"epoch": self._gateway.epoch, "address": self._address}
+
+    def _learn(self, epoch: int | None) -> None:
+        found = self._gateway.learn(epoch)
+        if found != self._gateway:
+            for client in self._clients:
+                client.transport.abort()
+        self._gateway = found
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server = None
+        try:
+            async with asyncio.timeout(_FIRST_LINE_S):
+                epoch, port = self._first(await reader.readline())
+                if port and self._gateway.accepts(epoch):
+                    from_server, server = await asyncio.open_connection(_LOCAL, port)
+            # Nothing is awaited between the question and the entry: an epoch that comes later cuts this client.
+            if server is None or not self._gateway.accepts(epoch):
+                writer.write(b"refused\n")
+                return
+            self._clients.add(writer)
+            writer.write(b"ok\n")
+            async with asyncio.TaskGroup() as both:
+                both.create_task(_copied(reader, server))
+                both.create_task(_copied(from_server, writer))
+        except (OSError, TimeoutError, ValueError) as error:
+            sys.stderr.write(f"client: {error}\n")
+        finally:
+            self._clients.discard(writer)
+            for each in (writer, server):
+                if each is not None:
+                    each.close()
+
+    def _first(self, line: bytes) -> tuple[int, int]:
+        """Return the epoch and the server's port that a client asks for; 0 where it asks for none that there is."""
+        epoch, _, number = line.strip().partition(b" ")
+        number = number or b"0"
+        if not (epoch.isdigit() and number.isdigit() and int(number) < len(self._ports)):
+            return 0, 0
+        return int(epoch), self._ports[int(number)]
+
+
+async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copy all that comes, and the end of it; where the one is cut, so is the other."""
+    try:
+        while data := await reader.read(_MOST_BYTES):
+            writer.write(data)
+            await writer.drain()
+        writer.write_eof()
+    except OSError:
+        writer.transport.abort()
+
+
+async def _succeeds(command: ServerCommand, limit_s: float) -> bool:
+    """Return whether the command that sees whether the server serves ends with 0 in time."""
+    probe = await asyncio.create_subprocess_exec(
+        *command.probe,
+        env=dict(command.environment),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        preexec_fn=die_with_parent,
+    )
+    try:
+        async with asyncio.timeout(max(limit_s, 0)):
+            return await probe.wait() == 0
+    except TimeoutError:
+        probe.kill()
+        await probe.wait()
+        return False
+
+
+class Ports(AbstractContextManager[Sequence[int]]):
+    """Consecutive ports of 127.0.0.1 that no process listens on, and that no other lease is given meanwhile.
+
+    The kernel chooses them, and an abstract socket for each, which lasts as long as this process, keeps them from other
+    leases: two servers that are given one port would serve each other's clients.
+
+    :param count: how many
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._kept = ExitStack()
+
+    def __enter__(self) -> Sequence[int]:
+        """Return the ports.
+
+        :raises ServiceUnavailableError: none are found
+        """
+        for _try in range(_TRIES):
+            with ExitStack() as kept, suppress(OSError, OverflowError):
+                found = self._found(kept)
+                self._kept = kept.pop_all()
+                return found
+        raise ServiceUnavailableError(f"No {self._count} consecutive ports of {_LOCAL} are free.")
+
+    def __exit__(self, *_error: object) -> None:
+        """Let others have them."""
+        self._kept.close()
+
+    def _found(self, kept: ExitStack) -> Sequence[int]:
+        with ExitStack() as bound:
+            first = bound.enter_context(socket.socket())
+            first.bind((_LOCAL, 0))
+            port = first.getsockname()[1]
+            for other in range(port + 1, port + self._count):
+                bound.enter_context(socket.socket()).bind((_LOCAL, other))
+            found = range(port, port + self._count)
+            for each in found:
+                name = f"\0numa-ext-lease-port-{each}"
+                kept.enter_context(socket.socket(socket.AF_UNIX)).bind(name)
+            return found
+
+
+def _serve(given: argparse.Namespace, transport: RemoteGpuTransport) -> int:
+    folder = given.control.with_suffix(".files")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    alone = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    # One that a supervisor started before it died may still be on its way.
+    fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with Ports(transport.capabilities().ports) as ports:
+        asked = GpuServer(given.control.stem, given.gpu, given.memory_mb, ports[0], folder)
+        server = LeaseServer(ports)
+        return asyncio.run(server.run(transport.server_command(asked), given.control, given.host))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve one lease; return the exit status."""
+    parser = argparse.ArgumentParser(prog="lease_process")
+    parser.add_argument("control", type=Path)
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--transport", required=True)
+    parser.add_argument("--transports", type=Path, required=True)
+    parser.add_argument("--gpu", required=True)
+    parser.add_argument("--memory-mb", type=int, required=True)
+    given = parser.parse_args(arguments)
+    try:
+        return _serve(given, Transports(given.transports).named(given.transport))
+    except (NumaExtError, OSError) as error:
+        sys.stderr.write(f"lease {given.control.stem}: {error}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transport ``fake``: no GPU, an echo in its place, to try the control plane."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Final
+
+from host_agent.transports.transport import (
+    AttachedGpu,
+    GpuServer,
+    ServerCommand,
+    TransportCapabilities,
+    virtual_devices,
+)
+from placement_traits.names import RemoteGpuApi
+
+_ECHO: Final = str(Path(__file__).with_name("echo.py"))
+
+
+class FakeTransport:
+    """An echo; of every interface, so that each kind of lease can be tried."""
+
+    name: ClassVar = "fake"
+
+    def capabilities(self) -> TransportCapabilities:
+        """All interfaces; nothing is kept to a slice, as there is no memory."""
+        return TransportCapabilities(frozenset(RemoteGpuApi), enforced=False)
+
+    def findings(self) -> Sequence[str]:
+        """Nothing can be missing."""
+        return ()
+
+    def server_command(self, server: GpuServer) -> ServerCommand:
+        """``echo.py``; its GPU is in its environment only, so that the two can be seen to belong together."""
+        environment = {"HOME": str(server.folder), "FAKE_GPU": server.gpu}
+        return ServerCommand((sys.executable, "-I", "-S", _ECHO, str(server.port)), environment)
+
+    def guest_environment(
+        self, gpus: Sequence[AttachedGpu], virtual_per_gpu: int = 1
+    ) -> Mapping[str, str]:
+        """``FAKE_GPUS``: their addresses."""
+        devices = virtual_devices(gpus, virtual_per_gpu)
+        return {"FAKE_GPUS": ",".join(f"127.0.0.1:{gpus[index].port}" for index in devices)}

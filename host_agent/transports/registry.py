@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transports by name: what this distribution has, what files declare, and what other distributions provide.
+
+Theirs are entry points of group ``numa_ext.remote_gpu_transport``: a function without arguments that returns a
+:class:`~host_agent.transports.transport.RemoteGpuTransport`.
+"""
+
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Final
+
+from host_agent.transports import declared
+from host_agent.transports.fake import FakeTransport
+from host_agent.transports.transport import RemoteGpuTransport
+from placement_traits.errors import InvalidValueError
+
+GROUP: Final = "numa_ext.remote_gpu_transport"
+
+
+class Transports:
+    """The transports of a host.
+
+    :param folder: whose ``*.toml`` files declare some; it need not be there
+    :raises InvalidValueError: a file is malformed, or two transports have one name
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._known: dict[str, RemoteGpuTransport] = {FakeTransport.name: FakeTransport()}
+        for path in sorted(folder.glob("*.toml")):
+            found = declared.read(path)
+            if found.name in self._known:
+                raise InvalidValueError(f"{path}: name", found.name, "a name that is not taken")
+            self._known[found.name] = found
+
+    def named(self, name: str) -> RemoteGpuTransport:
+        """Return the transport of a name.
+
+        :raises InvalidValueError: there is none; the error has those that there are
+        """
+        if name in self._known:
+            return self._known[name]
+        for point in entry_points(group=GROUP, name=name):
+            provided: RemoteGpuTransport = point.load()()
+            return provided
+        known = ", ".join(sorted({*self._known, *entry_points(group=GROUP).names}))
+        raise InvalidValueError("transport of remote GPUs", name, known)
