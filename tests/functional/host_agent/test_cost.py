@@ -78,4 +78,7 @@ def test_a_round_costs_by_servers_and_threads_and_not_by_processes(
     with other_processes():
         again, reads_again, found_again = cost(parts)
     assert sorted(found_again) == sorted(found)
-    assert (again, reads_again) == (opens, reads)
+    assert again == opens
+    assert (
+        reads_again <= READS_PER_OPEN * again
+    )  # not equal: libvirt's event loop reads in this process, too
