@@ -8,12 +8,13 @@ is counted elsewhere; allocations are moved on the controller's side, by ``numa-
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from host_agent.decide.partitions.requests import l3_amounts, own_cpus, shared_cpus
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import Activity, Cell
+from placement_traits.matching import matched
 from placement_traits.request import L3Amount
 from placement_traits.topology import HostTopology
 
@@ -34,6 +35,10 @@ class DomainPart:
     bandwidth_mbps: int
     neighbourhood: int = 0
     also: frozenset[int] = frozenset()
+
+    def places(self, bound: Container[int]) -> list[int]:
+        """Return where it may be counted, its own domain first; ``bound``: domains of parts that no other may hold."""
+        return [self.l3, *sorted(l3 for l3 in self.also if l3 not in bound)]
 
     @classmethod
     def of(cls, l3: int, amount: L3Amount, also: Iterable[int] = ()) -> "DomainPart":
@@ -128,23 +133,23 @@ def claimed_elsewhere(
     :param held: what they hold: L3 domain -> server -> amounts by resource class
     :returns: L3 domain -> amounts by resource class
     """
-    counted = {server for servers in held.values() for server in servers}
+    holding = {server for servers in held.values() for server in servers}
     found: dict[int, Counter[str]] = {}
     for claim in present:
-        if claim.uuid not in counted:
+        if claim.uuid not in holding:
             continue
         there = {l3: Counter(servers.get(claim.uuid, {})) for l3, servers in held.items()}
-        counted_in = {
-            part.l3 for part in claim.parts if there.get(part.l3) == Counter(part.resources)
-        }
-        for part in claim.parts:
-            missing = Counter(part.resources) - there.get(part.l3, Counter())
-            if not missing:
+        bound = {part.l3 for part in claim.parts if not part.also}
+        counted = matched(
+            [
+                [l3 for l3 in part.places(bound) if there.get(l3) == Counter(part.resources)]
+                for part in claim.parts
+            ]
+        )
+        for part, where in zip(claim.parts, counted, strict=True):
+            if where is not None:
                 continue
-            others = sorted(part.also - counted_in)
-            same = [l3 for l3 in others if there.get(l3) == Counter(part.resources)]
-            if same:
-                counted_in.add(same[0])
-            else:
+            own = there.get(part.l3, Counter()) if part.l3 not in counted else Counter[str]()
+            if missing := Counter(part.resources) - own:
                 found[part.l3] = found.get(part.l3, Counter()) + missing
     return found

@@ -6,13 +6,14 @@ them; a best-effort server requests a bandwidth level in the L3 domains it share
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 
 from host_agent.model.assignment import Guest
 from host_agent.model.levels import FULL
 from host_agent.model.partition import PartitionRequest
 from host_agent.model.terms import Term
 from host_agent.model.workload import Activity, Cell
+from placement_traits.matching import matched
 from placement_traits.names import Tier
 from placement_traits.reason import Reason
 from placement_traits.request import L3Amount, WorkloadRequest
@@ -56,24 +57,31 @@ def l3_amounts(
     """Distribute a flavor's groups, in order of name, to the guest's cells; Placement counts each in one L3 domain.
 
     Where the CPUs of a cell are in several domains, its group is counted in the one that holds most of those that it
-    has for its own, without any most of those that it shares; then in the one with the lowest id; never in one that
-    another cell has. A group that finds no cell or no domain is left out.
+    has for its own, then in the one with the lowest id; without any own, in the one that holds most of those that it
+    shares; never in one that another cell has. A group that finds no cell or no domain is left out.
 
     :param cells: the guest's cells, of a guest that nova has placed
     :param pins: vCPU -> host CPUs
     :param amounts: the flavor's groups
     :returns: L3 domain -> group, ascending
     """
+    pairs = list(zip(sorted(cells, key=lambda cell: cell.id), amounts, strict=False))
     taken: dict[int, L3Amount] = {}
-    for cell, amount in zip(sorted(cells, key=lambda cell: cell.id), amounts, strict=False):
-        held = Counter(
-            l3
-            for cpu in own_cpus(cell, pins) or shared_cpus(cell, pins)
-            if (l3 := topology.l3_of_cpu(cpu)) is not None and l3 not in taken
-        )
-        if held:
-            taken[min(held, key=lambda l3: (-held[l3], l3))] = amount
+    for cpus_of in (
+        own_cpus,
+        _only_shared,
+    ):  # own first: what has none may be counted elsewhere as well
+        found = matched([_by_cpus(topology, cpus_of(cell, pins), taken) for cell, _ in pairs])
+        of_group = zip(found, pairs, strict=True)
+        taken |= {l3: amount for l3, (_, amount) in of_group if l3 is not None}
     return dict(sorted(taken.items()))
+
+
+def _by_cpus(topology: HostTopology, cpus: Iterable[int], taken: Container[int]) -> list[int]:
+    """Return the L3 domains that are not taken, the one with most of the CPUs first."""
+    held = Counter(topology.l3_of_cpu(cpu) for cpu in cpus)
+    free = [l3 for l3 in held if l3 is not None and l3 not in taken]
+    return sorted(free, key=lambda l3: (-held[l3], l3))
 
 
 def own_cpus(cell: Cell, pins: Mapping[int, frozenset[int]]) -> list[int]:
@@ -84,6 +92,10 @@ def own_cpus(cell: Cell, pins: Mapping[int, frozenset[int]]) -> list[int]:
 def shared_cpus(cell: Cell, pins: Mapping[int, frozenset[int]]) -> list[int]:
     """Return the host CPUs that vCPUs of a cell may run on beside others."""
     return [cpu for vcpu in cell.vcpus for cpu in pins.get(vcpu, ()) if len(pins[vcpu]) > 1]
+
+
+def _only_shared(cell: Cell, pins: Mapping[int, frozenset[int]]) -> list[int]:
+    return [] if own_cpus(cell, pins) else shared_cpus(cell, pins)
 
 
 def bandwidth_levels(domains: Iterable[int], levels: Mapping[int, int]) -> dict[int, int]:

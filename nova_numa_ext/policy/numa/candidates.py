@@ -19,10 +19,11 @@ from typing import Final, NamedTuple
 
 from nova_numa_ext.policy.gpu.candidate_sets import GpuSet, lacking
 from nova_numa_ext.policy.numa.home import Home
-from nova_numa_ext.policy.numa.requirements import CLASS_OF_TRAIT, holds, matching
+from nova_numa_ext.policy.numa.requirements import CLASS_OF_TRAIT, holds
 from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import HostView, L3View
 from placement_traits.interference import penalty
+from placement_traits.matching import matched
 from placement_traits.names import WHOLE_NEIGHBOURHOOD, InterferenceClass, NeighbourTrait, Tier
 from placement_traits.reason import Reason
 from placement_traits.request import L3Amount, WorkloadRequest
@@ -194,13 +195,15 @@ def _off_node(
     """Twice the number of request groups that are not where their guest cells will be; equal groups may be swapped."""
     if expected is None or not used:
         return 0
-    requested = list(zip(request.l3, expected.groups, strict=False))
-
-    def at_home(group: int, place: int) -> bool:
-        (asked, domains), (domain, taken) = requested[group], used[place]
-        return replace(asked, group=taken.group) == taken and domain.uuid in domains
-
-    return 2 * (len(requested) - matching(len(requested), len(used), at_home))
+    at_home = [
+        [
+            place
+            for place, (domain, taken) in enumerate(used)
+            if replace(asked, group=taken.group) == taken and domain.uuid in domains
+        ]
+        for asked, domains in zip(request.l3, expected.groups, strict=False)
+    ]
+    return 2 * matched(at_home).count(None)
 
 
 def _plain(value: object) -> str | float:

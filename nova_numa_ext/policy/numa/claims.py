@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from placement_traits import names
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.fleet import HostView, L3View
+from placement_traits.matching import matched
 from placement_traits.request import L3Amount, WorkloadRequest
 
 Resources = Mapping[str, Mapping[str, int]]
@@ -88,32 +89,34 @@ def _choices(
     """Return for each group the domains in one of which it may be counted."""
     if not cells:
         return [host.l3] * len(groups)
-    found: list[tuple[L3View, ...]] = []
-    taken: set[str] = set()
-    for group, cell in zip(groups, cells, strict=False):
-        on_node = tuple(domain for domain in host.l3 if cell.node in domain.nodes)
-        if len(on_node) > 1 and cell.cpus:
-            on_node = _with_most(cell.cpus, [each for each in on_node if each.uuid not in taken])
-        if not on_node:
+    pairs = list(zip(groups, cells, strict=False))
+    on_node = [
+        tuple(domain for domain in host.l3 if cell.node in domain.nodes) for _, cell in pairs
+    ]
+    for (group, cell), domains in zip(pairs, on_node, strict=True):
+        if not domains:
             raise CapabilityMissingError(
                 f"{host.name} publishes no L3 domain of node {cell.node} for resources{group.group}"
             )
-        if len(on_node) == 1:
-            taken.add(on_node[0].uuid)
-        found.append(on_node)
-    return found
+    bound = matched([_by_cpus(each.cpus, on_node[n]) for n, (_, each) in enumerate(pairs)])
+    return [
+        (home,) if home else tuple(each for each in domains if each not in bound)
+        for home, domains in zip(bound, on_node, strict=True)
+    ]
 
 
-def _with_most(cpus: Sequence[int], domains: Sequence[L3View]) -> tuple[L3View, ...]:
+def _by_cpus(cpus: Sequence[int], domains: Sequence[L3View]) -> list[L3View]:
+    """Return the domains with some of the CPUs, that with most first; none where an agent does not publish CPUs."""
+    if len(domains) == 1:
+        return list(domains) if cpus else []
     held = Counter(
         domain.l3_id
         for cpu in cpus
         for domain in domains
         if any(first <= cpu <= last for first, last in domain.cpus)
     )
-    if not held:  # an agent that does not publish the CPUs of its domains
-        return tuple(domains)
-    return (min(domains, key=lambda each: (-held[each.l3_id], each.l3_id)),)
+    with_cpus = (each for each in domains if each.l3_id in held)
+    return sorted(with_cpus, key=lambda each: (-held[each.l3_id], each.l3_id))
 
 
 def _chosen(
@@ -122,28 +125,29 @@ def _chosen(
     there: Resources,
     declared: Mapping[str, int],
 ) -> Iterator[tuple[str, dict[str, int]]]:
-    """Choose a domain for each group: those with one first, then where it is counted, then the emptiest."""
+    """Choose a domain for each group: where it is counted, for as many as can be, else the emptiest."""
     if len(choices) < len(groups):
         raise CapabilityMissingError(
             "its flavor has more groups of L3 amounts than the server has cells"
         )
-    wanting = {
-        number: [domain.uuid for domain in sorted(domains, key=lambda each: each.l3_id)]
-        for number, domains in enumerate(choices)
-    }
-    taken: set[str] = set()
-    for kept in (True, False):
-        for number in sorted(wanting, key=lambda each: len(wanting[each])):
-            free = [domain for domain in wanting[number] if domain not in taken]
-            if kept and len(wanting[number]) > 1:
-                free = [each for each in free if there.get(each) == groups[number].resources]
-                if not free:
-                    continue
-            if not free:
-                raise CapabilityMissingError(
-                    "its flavor has more groups of L3 amounts than there are L3 domains"
-                )
-            chosen = min(free, key=lambda each: declared.get(each, 0))
-            taken.add(chosen)
-            del wanting[number]
-            yield chosen, groups[number].resources
+    emptiest = [
+        sorted(
+            (domain.uuid for domain in sorted(domains, key=lambda each: each.l3_id)),
+            key=lambda each: declared.get(each, 0),
+        )
+        for domains in choices
+    ]
+    kept = matched(
+        [
+            [domain for domain in domains if there.get(domain) == group.resources]
+            for group, domains in zip(groups, emptiest, strict=True)
+        ]
+    )
+    first = sorted(range(len(groups)), key=lambda n: (len(emptiest[n]) > 1, kept[n] is None))
+    found = matched([[each for each in (kept[n],) if each] + emptiest[n] for n in first])
+    for number, domain in zip(first, found, strict=True):
+        if domain is None:
+            raise CapabilityMissingError(
+                "its flavor has more groups of L3 amounts than there are L3 domains"
+            )
+        yield domain, groups[number].resources

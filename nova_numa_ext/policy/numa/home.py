@@ -9,11 +9,12 @@ node has one domain, the node is enough; where it has several, the CPUs that nov
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from nova_numa_ext.policy.numa.cells import GuestCell, HostCell, Pinning, Prediction
 from placement_traits.fleet import L3View
+from placement_traits.matching import matched
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +60,35 @@ def home(
     cell_of = {cell.id: cell for cell in host}
     groups: list[frozenset[str]] = []
     used: set[str] = set()
-    taken: set[str] = set()
+    held: list[Counter[str]] = []
     for node, pinning, guest_cell in zip(prediction.nodes, prediction.pinnings, guest, strict=True):
         shared = cell_of[node].cpuset if guest_cell.cpus else ()
         cpus = frozenset(pinning.vcpus).union(shared)
-        if cpus <= l3_of.keys():
-            held = Counter(l3_of[cpu].uuid for cpu in pinning.vcpus or shared)
-            free = [d for d in domains if d.uuid in held and d.uuid not in taken]
-            best = min(free, key=lambda d: (-held[d.uuid], d.l3_id), default=None)
-            group = frozenset({best.uuid}) if best is not None else frozenset()
-            taken |= group
-            used |= {l3_of[cpu].uuid for cpu in cpus}
-        else:
-            where = _pinned_on(pinning, host, node)
-            group = frozenset(domain.uuid for domain in domains if where in domain.nodes)
-            used |= group
-        groups.append(group)
+        where = _pinned_on(pinning, host, node)
+        known = cpus <= l3_of.keys()
+        held.append(Counter(l3_of[cpu].uuid for cpu in pinning.vcpus or shared if known))
+        of_node = frozenset(domain.uuid for domain in domains if where in domain.nodes)
+        groups.append(frozenset() if known else of_node)
+        used |= {l3_of[cpu].uuid for cpu in cpus} if known else of_node
+    number_of = {domain.uuid: domain.l3_id for domain in domains}
+    taken: set[str] = set()
+    for has_own in (True, False):  # as the agent counts
+        choices = [
+            _with_most(each, taken, number_of) if bool(pinning.vcpus) is has_own else []
+            for each, pinning in zip(held, prediction.pinnings, strict=True)
+        ]
+        for number, domain in enumerate(matched(choices)):
+            if domain is not None:
+                groups[number] = frozenset({domain})
+                taken.add(domain)
     return Home(prediction.nodes, tuple(groups), frozenset(used))
+
+
+def _with_most(
+    held: Counter[str], taken: Container[str], number_of: Mapping[str, int]
+) -> list[str]:
+    free = [domain for domain in held if domain not in taken]
+    return sorted(free, key=lambda domain: (-held[domain], number_of[domain]))
 
 
 def _pinned_on(pinning: Pinning, host: Sequence[HostCell], node: int) -> int:

@@ -16,13 +16,14 @@ declarations of running servers, must not exceed the capacity; equality is accep
 *reserved* part of the inventory, kept by the agent, so that Placement's own count is that rule.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from nova_numa_ext.policy.numa.cells import HostCell
 from nova_numa_ext.policy.terms import Term
 from placement_traits import names
 from placement_traits.fleet import Amount, HostView, L3View
+from placement_traits.matching import matched
 from placement_traits.names import (
     CLASS_TRAITS,
     RdtTrait,
@@ -119,35 +120,16 @@ def _domain_amounts(groups: Sequence[L3Amount], domains: Sequence[L3View]) -> tu
             reasons.append(Reason(Term.LLC_NEIGHBOURHOOD, neighbourhood, group.neighbourhood))
     if reasons:
         return tuple(dict.fromkeys(reasons))
-    found = matched(groups, domains)
+    found = placeable(groups, domains)
     if found < len(groups):
         reasons.append(Reason(Term.L3_DOMAINS, found, len(groups)))
     return tuple(reasons)
 
 
-def matched(groups: Sequence[L3Amount], domains: Sequence[L3View]) -> int:
+def placeable(groups: Sequence[L3Amount], domains: Sequence[L3View]) -> int:
     """Return the largest number of groups that can each have a domain of its own."""
-    return matching(len(groups), len(domains), lambda g, d: holds(domains[d], groups[g]))
-
-
-def matching(groups: int, domains: int, fits: Callable[[int, int], bool]) -> int:
-    """Return the largest number of groups that can each have a domain of its own (augmenting paths, Kuhn 1955).
-
-    :param fits: whether a group may have a domain, by their numbers
-    """
-    owner: dict[int, int] = {}
-
-    def place(group: int, seen: set[int]) -> bool:
-        for index in range(domains):
-            if index in seen or not fits(group, index):
-                continue
-            seen.add(index)
-            if index not in owner or place(owner[index], seen):
-                owner[index] = group
-                return True
-        return False
-
-    return sum(place(group, set()) for group in range(groups))
+    fitting = [[each.uuid for each in domains if holds(each, group)] for group in groups]
+    return sum(each is not None for each in matched(fitting))
 
 
 def _free(amount: Amount | None) -> int:

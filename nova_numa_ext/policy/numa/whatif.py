@@ -166,7 +166,9 @@ def holding(groups: Sequence[L3Amount], domains: Sequence[L3View]) -> Iterator[t
     first, *others = groups
     for domain in domains:
         rest = [other for other in domains if other is not domain]
-        if requirements.holds(domain, first) and requirements.matched(others, rest) == len(others):
+        if requirements.holds(domain, first) and requirements.placeable(others, rest) == len(
+            others
+        ):
             for more in holding(others, rest):
                 yield (domain, *more)
 
