@@ -91,9 +91,10 @@ class LeaseProcesses:
         :raises ServiceUnavailableError: it does not start, or does not answer
         """
         lease = asked.id
-        if self._ask(lease, {}) is None:
-            self._start(asked)
         found = self._ask(lease, {"epoch": epoch})
+        if found is None:
+            self._start(asked)
+            found = self._ask(lease, {"epoch": epoch})
         if found is None:
             raise ServiceUnavailableError(f"The process of lease {lease} has ended.")
         return int(found["epoch"]), str(found["address"])
