@@ -382,11 +382,7 @@ class _Routes:
             **asking.context.to_policy_values(),
             "user_name": asking.context.user_name or "",
         }
-        try:
-            allowed = self._enforcer.authorize(rule, target, credentials)
-        except policy.InvalidScope:
-            allowed = False
-        if not allowed:
+        if not self._authorized(rule, target, credentials):
             raise _forbidden(rule)
 
     def _shown_lease(self, lease: StoredLease) -> dict[str, Any]:
@@ -474,8 +470,11 @@ class _Routes:
             raise _forbidden(rule)
 
     def _may(self, asking: _Asking, rule: str, project: str) -> bool:
+        return self._authorized(rule, {"project_id": project}, asking.context)
+
+    def _authorized(self, rule: str, target: Mapping[str, str], credentials: Any) -> bool:
         try:
-            return bool(self._enforcer.authorize(rule, {"project_id": project}, asking.context))
+            return bool(self._enforcer.authorize(rule, target, credentials))
         except policy.InvalidScope:
             return False
 
