@@ -43,7 +43,6 @@ from placement_traits.fabric import LeafLayout
 from placement_traits.fabric_tree import layout_of, leaf_inventories
 
 _PLAN: Final = f"/allocation_candidates?resources={names.FABRIC_PLAN}:1"
-_OF_LEAFS: Final = (names.LEAF_BLOCK, names.LEAF_REST, names.LEAF_REMAINDER, names.LEAF_HOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +280,9 @@ class PlacementFabrics:
     def _lay_out(self, provider: str, leaf: Leaf, layout: LeafLayout) -> None:
         path = f"/resource_providers/{provider}/inventories"
         body = self._client.get(path)
-        others = {key: each for key, each in body["inventories"].items() if key not in _OF_LEAFS}
+        others = {
+            key: each for key, each in body["inventories"].items() if key not in names.LEAF_CLASSES
+        }
         try:
             self._client.put(
                 path,
@@ -308,7 +309,7 @@ class PlacementFabrics:
 
 
 def _leaf(name: str, above: tuple[str, ...], summary: Mapping[str, Any]) -> Leaf:
-    amounts = {key: each for key, each in summary["resources"].items() if key in _OF_LEAFS}
+    amounts = {key: each for key, each in summary["resources"].items() if key in names.LEAF_CLASSES}
     size = sum(each["capacity"] for each in amounts.values())
     percent = _number(summary, "NET_OVERSUBSCRIPTION")
     block = _number(summary, "NET_BLOCK") or size + 1

@@ -32,7 +32,6 @@ from placement_traits.names import LEAF_UPLINK_UNITS, WHOLE_UPLINK
 Inventories = Mapping[str, Mapping[str, int]]
 
 _SPACE: Final = uuid.UUID("6f3d6a86-5d0a-4f0b-9d0c-2f4d3c1b7e55")
-_OF_LEAFS: Final = (names.LEAF_BLOCK, names.LEAF_REST, names.LEAF_REMAINDER, names.LEAF_HOST)
 _SINGLE: Final = {
     names.LEAF_REMAINDER: LeafLayout.REMAINDER,
     names.LEAF_HOST: LeafLayout.WHOLE,
@@ -181,11 +180,11 @@ class _There:
 
     @property
     def held(self) -> int:
-        return sum(self.used.get(each, 0) for each in _OF_LEAFS)
+        return sum(self.used.get(each, 0) for each in names.LEAF_CLASSES)
 
     @property
     def is_drained(self) -> bool:
-        hosts = [each for key, each in self.inventories.items() if key in _OF_LEAFS]
+        hosts = [each for key, each in self.inventories.items() if key in names.LEAF_CLASSES]
         return bool(hosts) and all(each["reserved"] >= each["total"] for each in hosts)
 
 
@@ -243,7 +242,7 @@ class FabricWriter:
             if there is None or not any(map(names.is_leaf_trait, there.traits)):
                 raise NumaExtError(f"Placement has no leaf {leaf} of a fabric {fabric}.")
             inventories = {
-                key: {**each, "reserved": each["total"] if on and key in _OF_LEAFS else 0}
+                key: {**each, "reserved": each["total"] if on and key in names.LEAF_CLASSES else 0}
                 for key, each in there.inventories.items()
             }
             if inventories == there.inventories:
@@ -365,7 +364,7 @@ class FabricWriter:
             key: {
                 **_USUAL,
                 **each,
-                "reserved": each["total"] if there.is_drained and key in _OF_LEAFS else 0,
+                "reserved": each["total"] if there.is_drained and key in names.LEAF_CLASSES else 0,
             }
             for key, each in desired.inventories.items()
         }

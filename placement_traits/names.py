@@ -94,11 +94,10 @@ LEAF_UPLINK: Final = "CUSTOM_NUMA_EXT_LEAF_UPLINK"  # a leaf's: a group that sha
 FABRIC_PLAN: Final = (
     "CUSTOM_NUMA_EXT_FABRIC_PLAN"  # one, never taken: finds the tree, and carries its generation
 )
+# Of the hosts of a leaf.
+LEAF_CLASSES: Final = (LEAF_BLOCK, LEAF_REST, LEAF_REMAINDER, LEAF_HOST)
 FABRIC_CLASSES: Final = (
-    LEAF_BLOCK,
-    LEAF_REST,
-    LEAF_REMAINDER,
-    LEAF_HOST,
+    *LEAF_CLASSES,
     POD_UPLINK,
     LEAF_UPLINK,
     FABRIC_PLAN,

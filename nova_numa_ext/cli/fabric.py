@@ -261,7 +261,7 @@ def _rows(
 
 def _hosts(leaf: ListedProvider) -> int:
     """How many hosts a leaf has; its uplinks have units of their own."""
-    return sum(stock.total for name, stock in leaf.stocks.items() if name != names.LEAF_UPLINK)
+    return sum(stock.total for name, stock in leaf.stocks.items() if name in names.LEAF_CLASSES)
 
 
 def _leafs(providers: tuple[ListedProvider, ...]) -> list[fabric_drawing.DrawnLeaf]:
@@ -274,7 +274,7 @@ def _leafs(providers: tuple[ListedProvider, ...]) -> list[fabric_drawing.DrawnLe
             {
                 name: stock.used
                 for name, stock in each.stocks.items()
-                if stock.used and name != names.LEAF_UPLINK
+                if stock.used and name in names.LEAF_CLASSES
             },
         )
         for each in providers
