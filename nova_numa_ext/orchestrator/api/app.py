@@ -381,6 +381,7 @@ class _Routes:
         credentials = {
             **asking.context.to_policy_values(),
             "user_name": asking.context.user_name or "",
+            "project_name": asking.context.project_name or "",
         }
         if not self._authorized(rule, target, credentials):
             raise _forbidden(rule)

@@ -29,7 +29,11 @@ LEASE_RELEASE: Final = "numa_ext:leases:release"
 HOST_LEASES: Final = "numa_ext:hosts:leases:list"
 HOST_REPORT: Final = "numa_ext:hosts:leases:report"
 
-_OWN_HOST: Final = "role:numa_ext_host and user_name:numa-ext-host-%(host)s"
+# A name is of one user within its domain only, and any domain may have one that is called like a host's.
+_OWN_HOST: Final = (
+    "role:numa_ext_host and user_name:numa-ext-host-%(host)s and project_name:numa-ext-hosts"
+    " and user_domain_id:default and project_domain_id:default"
+)
 
 
 def _rule(name: str, check: str, what: str, *operations: tuple[str, str]) -> Any:
@@ -119,14 +123,15 @@ RULES: Final = (
     _rule(
         HOST_LEASES,
         f"({_OWN_HOST}) or {_EVERYWHERE}",
-        "See which leases a host serves and uses. A host's own user sees its own.",
+        "See which leases a host serves and uses. A host's own user sees its own: see the rule for reports.",
         ("GET", "/v1/hosts/{host}/leases"),
     ),
     _rule(
         HOST_REPORT,
         _OWN_HOST,
-        "Report what a host does for leases. Only its own user, numa-ext-host-HOST, may: what is reported decides "
-        "which client may use a GPU.",
+        "Report what a host does for leases. Only its own user, numa-ext-host-HOST in the project numa-ext-hosts, may: "
+        "what is reported decides which client may use a GPU. Where these are in another domain than default, put its "
+        "id in place of that one here and in the rule for lists.",
         ("POST", "/v1/hosts/{host}/leases"),
     ),
 )
