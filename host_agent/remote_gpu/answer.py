@@ -76,12 +76,12 @@ class LeaseReport:
 
     :param serves: lease -> epoch and address of its process
     :param ended: lease -> epoch since which none runs
-    :param servers: uuids of the servers that run here
+    :param servers: uuids of the servers that run here; None: that is not known now
     """
 
     serves: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     ended: Mapping[str, int] = field(default_factory=dict)
-    servers: frozenset[str] = frozenset()
+    servers: frozenset[str] | None = frozenset()
 
     def body(self) -> dict[str, Any]:
         """Return it as the service takes it."""
@@ -90,7 +90,8 @@ class LeaseReport:
             for lease, (epoch, address) in sorted(self.serves.items())
         ]
         ended = [{"id": lease, "epoch": epoch} for lease, epoch in sorted(self.ended.items())]
-        return {"report": {"serves": serves, "ended": ended, "servers": sorted(self.servers)}}
+        servers = None if self.servers is None else sorted(self.servers)
+        return {"report": {"serves": serves, "ended": ended, "servers": servers}}
 
 
 def read_answer(found: Value) -> LeaseAnswer:

@@ -101,7 +101,14 @@ class LeaseTurns:
 
     def _obeyed(self) -> LeaseReport:
         serves, ended = self._gpu_host.obey(self.answer)
-        return LeaseReport(serves, ended, self._servers())
+        return LeaseReport(serves, ended, self._running())
+
+    def _running(self) -> frozenset[str] | None:
+        try:
+            return self._servers()
+        except ServiceUnavailableError as error:
+            _LOG.warning("which servers run is not known now, and not reported: %s", error)
+            return None
 
     def _is_due(self, report: LeaseReport) -> bool:
         return report != self._reported or self._clock() - self._reported_s >= _REPORT_S

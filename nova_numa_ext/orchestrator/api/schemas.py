@@ -254,9 +254,10 @@ HOST_REPORT: Final[Mapping[str, Any]] = {
                 ),
                 "ended": _of_leases("leases of which no process runs here any more"),
                 "servers": {
-                    "type": "array",
+                    "type": ["array", "null"],
                     "maxItems": _MOST_LEASES,
-                    "description": "servers that run here, of those for which leases may be",
+                    "description": "servers that run here, of those for which leases may be; null: the host does not "
+                    "know it now, and what it reported before counts",
                     "items": _UUID,
                 },
             },

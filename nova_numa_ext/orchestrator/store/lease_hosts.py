@@ -37,12 +37,14 @@ class LeaseHosts:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def report(self, host: str, servers: Collection[str]) -> None:
+    def report(self, host: str, servers: Collection[str] | None) -> None:
         """Take note that a host has reported.
 
-        :param servers: that it runs, of those for which a lease is
+        :param servers: that it runs, of those for which a lease is; None: those that it reported before
         """
         there = self.read(host)
+        if servers is None:
+            servers = there.servers if there is not None else ()
         same = there is not None and there.servers == frozenset(servers)
         if there is not None and same and self._database.now() - there.seen_at < FRESH_S:
             return
