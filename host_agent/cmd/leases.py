@@ -14,9 +14,7 @@ import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Sequence
-from math import inf
+from collections.abc import Sequence
 from typing import Any, Final
 
 from oslo_config import cfg
@@ -30,6 +28,7 @@ from host_agent.machine.libvirt import DomainSource, LibvirtSource
 from host_agent.model.workload import Activity
 from host_agent.remote_gpu.gpu_host import GpuHost
 from host_agent.remote_gpu.processes import LeaseCommand, LeaseProcesses
+from host_agent.remote_gpu.publishing import Publishing
 from host_agent.remote_gpu.turns import HttpAnswer, LeaseTurns, Request, pause_s
 from host_agent.report.clients import make_adapter
 from host_agent.transports.registry import Transports
@@ -109,14 +108,17 @@ def _run(conf: Configuration, *, once: bool) -> int:
             lambda: servers(libvirt) if conf.remote_gpus.uses else frozenset(),
             folder / "answer.json",
         )
-        publish = Publishing(conf, pool, PoolReporter(PlacementClient(make_adapter(conf))))
+        reporter = PoolReporter(PlacementClient(make_adapter(conf)))
+        publishing = Publishing(pool, reporter, conf.placement.interval_s)
+        if once:
+            answered = turns.turn()
+            publishing.turn()
+            return 0 if answered else 1
+        publishing.start(stop)
         manager = ServiceManager.of(os.environ)
         while not stop.is_set():
-            answered = turns.turn()
-            publish.turn()
+            turns.turn()
             manager.on_round()
-            if once:
-                return 0 if answered else 1
             stop.wait(pause_s(conf.remote_gpus.interval_s))
         manager.stopping()
     return 0
@@ -167,41 +169,6 @@ def requests(adapter: Any) -> Request:
         return found
 
     return request
-
-
-class Publishing:
-    """What this host lends, in Placement: compared now and then.
-
-    :param pool: what it lends; without GPUs, nothing
-    :param clock: monotonic seconds
-    """
-
-    def __init__(
-        self,
-        conf: Configuration,
-        pool: LentPool,
-        reporter: PoolReporter,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._pool = pool
-        self._reporter = reporter
-        self._interval_s = conf.placement.interval_s
-        self._clock = clock
-        self._done_s = -inf
-
-    def turn(self) -> None:
-        """Make Placement equal to what is lent, where it is time; a host that lends nothing takes its pool out."""
-        if self._clock() - self._done_s < self._interval_s:
-            return
-        try:
-            if self._pool.gpus:
-                self._reporter.sync(self._pool)
-            else:
-                self._reporter.remove(self._pool.host)
-        except NumaExtError as error:
-            _LOG.warning("what this host lends is not published: %s", error)
-            return
-        self._done_s = self._clock()
 
 
 if __name__ == "__main__":
