@@ -62,10 +62,11 @@ class LeaseServer:
         self._asked_to_end = asyncio.Event()
         self._has_ended = asyncio.Event()
 
-    async def run(self, command: ServerCommand, control: Path, host: str) -> int:
+    async def run(self, command: ServerCommand, lock: int, control: Path, host: str) -> int:
         """Start the server and serve until the end is asked for, or the server ends; return the exit status.
 
         :param command: of the server
+        :param lock: open file with a lock that the server and all that it starts hold, too
         :param control: the Unix socket
         :param host: address on which clients are served
         :raises ServiceUnavailableError: the server does not start
@@ -76,6 +77,7 @@ class LeaseServer:
             env=dict(command.environment),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
+            pass_fds=(lock,),
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
@@ -264,12 +266,14 @@ def _serve(given: argparse.Namespace, transport: RemoteGpuTransport) -> int:
     folder = given.control.with_suffix(".files")
     folder.mkdir(mode=0o700, exist_ok=True)
     alone = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    # One that a supervisor started before it died may still be on its way.
+    # One that a supervisor started before it died may still be on its way, or a server of one that was killed.
     fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with Ports(transport.capabilities().ports) as ports:
         asked = GpuServer(given.control.stem, given.gpu, given.memory_mb, ports[0], folder)
         server = LeaseServer(ports)
-        return asyncio.run(server.run(transport.server_command(asked), given.control, given.host))
+        return asyncio.run(
+            server.run(transport.server_command(asked), alone, given.control, given.host)
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,11 +7,15 @@
     FOLDER/LEASE.sock.new   one that is starting
     FOLDER/LEASE.files      what its server writes; gone with the lease
 
-A socket on which nothing answers is of a process that is gone.
+A socket on which nothing answers is of a process that is gone. One that listens and does not answer is given a while,
+then it is killed. LEASE.files is locked by the process and by all that it started: a lease has ended, and can be served
+again, when the lock is free, be it that a server hangs in its driver and cannot be killed.
 """
 
+import fcntl
 import json
 import logging
+import os
 import shutil
 import socket
 import subprocess
@@ -24,11 +28,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from host_agent.remote_gpu.answer import ServedLease
+from host_agent.remote_gpu.hung import kill_listener
 from host_agent.remote_gpu.lease_process import STARTS_S
 from placement_traits.errors import ServiceUnavailableError
 
 _LOG: Final = logging.getLogger(__name__)
 _ANSWERS_S: Final = 5.0
+_HANGS_S: Final = 15.0  # without an answer
 _STARTS_S: Final = STARTS_S + 5.0  # its server, and itself
 _LOOK_S: Final = 0.02
 _SUFFIX: Final = ".sock"
@@ -68,7 +74,7 @@ class LeaseCommand:
 
 
 class LeaseProcesses:
-    """The processes of one host; for one thread, and one supervisor, at a time.
+    """The processes of one host; for one supervisor at a time, and of each lease for one thread.
 
     :param folder: of their sockets, for their owner alone
     :param command: how one is started
@@ -78,6 +84,7 @@ class LeaseProcesses:
         self._folder = folder
         self._command = command
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._silent_since_s: dict[str, float] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def running(self) -> frozenset[str]:
@@ -102,13 +109,14 @@ class LeaseProcesses:
     def end(self, lease: str) -> None:
         """End the process of a lease; afterwards none serves it.
 
-        :raises ServiceUnavailableError: it does not answer
+        :raises ServiceUnavailableError: it does not answer, or something that it started has not ended
         """
         self._ask(lease, {"end": True})
         self._wait(lease)
+        self._await_rest(lease)
         for each in self._folder.glob(f"{lease}{_SUFFIX}*"):
             each.unlink(missing_ok=True)
-        shutil.rmtree(self._control(lease).with_suffix(".files"), ignore_errors=True)
+        shutil.rmtree(self._files(lease), ignore_errors=True)
 
     def _start(self, asked: ServedLease) -> None:
         lease = asked.id
@@ -144,31 +152,83 @@ class LeaseProcesses:
             child.wait()
 
     def _ask(self, lease: str, question: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return what a process answers, None where there is none.
+        """Return what a process answers, None where there is none, or none any more: it hung and was killed.
 
         :raises ServiceUnavailableError: there is one, and it does not answer
         """
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as control:
-            control.settimeout(_ANSWERS_S)
-            try:
-                control.connect(str(self._control(lease)))
-            except (FileNotFoundError, ConnectionRefusedError):
-                return None
-            with suppress(ConnectionError):  # it ends between two requests
-                control.sendall(json.dumps(question).encode() + b"\n")
-                line = _line(control, lease)
-                if line:
-                    found: Mapping[str, Any] = json.loads(line)
-                    return found
-        return None
+        asked_s = time.monotonic()
+        try:
+            found = _answer(self._control(lease), question)
+        except (TimeoutError, BlockingIOError) as error:
+            since_s = self._silent_since_s.setdefault(lease, asked_s)
+            if time.monotonic() - since_s < _HANGS_S:
+                raise ServiceUnavailableError(
+                    f"The process of lease {lease} does not answer."
+                ) from error
+            self._kill(lease)
+            found = None
+        self._silent_since_s.pop(lease, None)
+        return found
+
+    def _kill(self, lease: str) -> None:
+        """Kill a process that hangs, and with it its server.
+
+        :raises ServiceUnavailableError: it does not end
+        """
+        _LOG.error("the process of lease %s hangs, it is killed with its server", lease)
+        if not kill_listener(self._control(lease), _ANSWERS_S):
+            raise ServiceUnavailableError(
+                f"The process of lease {lease} hangs and cannot be killed."
+            )
+        self._wait(lease)
+        self._await_rest(lease)
+
+    def _await_rest(self, lease: str) -> None:
+        """Wait until all that the process of a lease has started is gone, too.
+
+        :raises ServiceUnavailableError: something has not ended
+        """
+        try:
+            folder = os.open(self._files(lease), os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            return
+        until_s = time.monotonic() + _ANSWERS_S
+        try:
+            while True:
+                with suppress(BlockingIOError):
+                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return
+                if time.monotonic() > until_s:
+                    raise ServiceUnavailableError(
+                        f"A process that served lease {lease} has not ended: fuser {self._files(lease)} names it."
+                    )
+                time.sleep(_LOOK_S)
+        finally:
+            os.close(folder)
+
+    def _files(self, lease: str) -> Path:
+        return self._control(lease).with_suffix(".files")
 
     def _control(self, lease: str) -> Path:
         return self._folder / f"{lease}{_SUFFIX}"
 
 
-def _line(control: socket.socket, lease: str) -> bytes:
-    try:
-        with control.makefile("rb") as answers:
-            return answers.readline()
-    except TimeoutError as error:
-        raise ServiceUnavailableError(f"The process of lease {lease} does not answer.") from error
+def _answer(control: Path, question: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what the process behind a socket answers, None where there is none.
+
+    :raises TimeoutError: there is one, and it does not answer
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+        asked.settimeout(_ANSWERS_S)
+        try:
+            asked.connect(str(control))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return None
+        with suppress(ConnectionError):  # it ends between two requests
+            asked.sendall(json.dumps(question).encode() + b"\n")
+            with asked.makefile("rb") as answers:
+                line = answers.readline()
+            if line:
+                found: Mapping[str, Any] = json.loads(line)
+                return found
+    return None

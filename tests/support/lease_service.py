@@ -33,7 +33,10 @@ def credential(host, role="numa_ext_host"):
         "X-Identity-Status": "Confirmed",
         "X-User-Id": f"id-of-{host}",
         "X-User-Name": f"numa-ext-host-{host}",
+        "X-User-Domain-Id": "default",
         "X-Project-Id": "hosts",
+        "X-Project-Name": "numa-ext-hosts",
+        "X-Project-Domain-Id": "default",
         "X-Roles": role,
     }
 

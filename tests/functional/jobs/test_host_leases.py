@@ -166,6 +166,29 @@ def test_the_name_of_a_hosts_user_without_its_role_reports_nothing(service, role
     assert answer.status_code == 403
 
 
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        {"X-User-Domain-Id": "other"},
+        {"X-Project-Domain-Id": "other"},
+        {"X-Project-Name": "mine"},
+        {"X-Project-Name": "", "X-Project-Id": ""},
+        {"X-User-Name": "numa-ext-host-g10"},
+        {"X-User-Name": "g1"},
+    ],
+)
+def test_a_user_that_is_only_called_like_a_hosts_reads_and_reports_nothing(service, foreign):
+    """Who may make users, or give roles, in a domain or a project of their own is no host by it."""
+    sent = credential("g1") | foreign
+    whole = {"report": {"serves": [], "ended": [], "servers": []}}
+    for answer in (
+        service.client.get("/v1/hosts/g1/leases", headers=sent),
+        service.client.post("/v1/hosts/g1/leases", json=whole, headers=sent),
+    ):
+        assert answer.status_code == 403
+    assert service.hosts.all() == {}
+
+
 def test_what_has_not_changed_is_not_sent_again(service):
     service.attached()
     tag = service.ask("c1").headers["ETag"]
@@ -188,6 +211,17 @@ def test_a_report_acknowledges_only_what_its_host_was_to_do(service):
     service.report("g1", serves=[(lease.uuid, 2)])
     service.round()
     assert service.state(lease) is LeaseState.RELEASING
+
+
+def test_a_host_that_does_not_know_its_servers_keeps_what_it_reported(service):
+    lease = service.attached()
+    whole = {"report": {"serves": [], "ended": [], "servers": None}}
+    answer = service.client.post("/v1/hosts/c1/leases", json=whole, headers=credential("c1"))
+    assert answer.status_code == 200
+    service.round()
+    assert service.state(lease) is LeaseState.ATTACHED
+    service.client.post("/v1/hosts/c9/leases", json=whole, headers=credential("c9"))
+    assert service.hosts.all()["c9"].servers == frozenset()
 
 
 def test_a_report_that_says_nothing_new_is_not_written_again(service):

@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leases of transport ``fake`` from end to end: real processes and sockets, the real API over a real Placement."""
 
+import fcntl
 import os
 import random
 import signal
 import socket
 import tempfile
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from host_agent.cmd import leases as command
+from host_agent.remote_gpu import gpu_host, processes
 from host_agent.remote_gpu.gpu_host import GpuHost
 from host_agent.remote_gpu.processes import LeaseCommand, LeaseProcesses
+from host_agent.remote_gpu.publishing import Publishing
 from host_agent.remote_gpu.turns import LeaseTurns, pause_s
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.leases import LIVING
@@ -47,11 +52,11 @@ class Hosts:
     def start(self, host):
         """A new process of the host's supervisor."""
         folder = self.folder / host
-        processes = LeaseProcesses(folder / "run", self.command)
+        found = LeaseProcesses(folder / "run", self.command)
         self.turns[host] = LeaseTurns(
             host,
             lambda *asked, **more: self.request(host, *asked, **more),
-            GpuHost(processes, folder / "epochs.json"),
+            GpuHost(found, folder / "epochs.json"),
             lambda: self.servers(host),
             folder / "answer.json",
             clock=lambda: self.now_s,
@@ -516,3 +521,121 @@ def test_a_process_that_does_not_start_is_a_warning_and_delays_no_other(hosts, c
     client = hosts.connected("c1")
     assert client.echo("here") == "here"
     client.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """No process is waited for as long as in a cloud."""
+    monkeypatch.setattr(processes, "_ANSWERS_S", 0.3)
+    monkeypatch.setattr(processes, "_HANGS_S", 0.5)
+
+
+def test_a_process_that_hangs_is_killed_and_its_lease_is_served_again(hosts, impatient, caplog):
+    lease = attached(hosts)
+    hung = hosts.processes()[lease.uuid]
+    os.kill(hung, signal.SIGSTOP)
+    hosts.turns["g1"]._gpu_host.obey(hosts.turns["g1"].answer)
+    assert hosts.processes() == {lease.uuid: hung}, "it is given a while"
+    until(lambda: hosts.round() or hosts.processes().get(lease.uuid) not in (hung, None), 10.0)
+    assert "hangs, it is killed" in caplog.text
+    hosts.rounds()
+    client = hosts.connected("c1")
+    assert client.echo("back") == "back"
+    client.close()
+
+
+def test_a_process_that_hangs_does_not_keep_the_gpu_of_a_released_lease(hosts, impatient):
+    lease = attached(hosts)
+    hosts.start("g1")  # its child it is not any more
+    os.kill(hosts.processes()[lease.uuid], signal.SIGSTOP)
+    hosts.service.leases.change(hosts.service.leases.read(lease.uuid), life.release, ENGINE)
+    until(lambda: hosts.round() or hosts.service.state(lease) is LeaseState.GONE, 10.0)
+    assert hosts.service.claims.read(lease.uuid) is None
+
+
+def test_a_lease_has_not_ended_while_something_that_it_started_runs(hosts, impatient, caplog):
+    """A server that hangs in its driver outlives SIGKILL; the lock is its."""
+    lease = attached(hosts)
+    server = os.open(hosts.folder / "g1" / "run" / f"{lease.uuid}.files", os.O_RDONLY)
+    os.kill(hosts.processes()[lease.uuid], signal.SIGKILL)
+    until(lambda: not hosts.processes(), 10.0)
+    fcntl.flock(server, fcntl.LOCK_EX)
+    hosts.service.leases.change(hosts.service.leases.read(lease.uuid), life.release, ENGINE)
+    hosts.rounds()
+    assert hosts.service.state(lease) is LeaseState.RELEASING
+    assert f"A process that served lease {lease.uuid} has not ended" in caplog.text
+    os.close(server)
+    hosts.rounds()
+    assert hosts.service.state(lease) is LeaseState.GONE
+
+
+def test_the_server_of_a_lease_holds_its_lock(hosts):
+    lease = attached(hosts)
+    folder = hosts.folder / "g1" / "run" / f"{lease.uuid}.files"
+    (server,) = _children(hosts.processes()[lease.uuid])
+    assert str(folder) in {os.readlink(each) for each in Path(f"/proc/{server}/fd").iterdir()}
+
+
+def _children(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def test_a_process_that_is_slow_delays_neither_others_nor_the_report(hosts, monkeypatch):
+    monkeypatch.setattr(gpu_host, "_WAIT_S", 1.0)
+    lease = attached(hosts)
+    plain = hosts.turns["g1"]._gpu_host._processes._command
+
+    def command(asked, control):
+        return ["sleep", "6"] if lease.uuid != asked.id else plain(asked, control)
+
+    hosts.turns["g1"]._gpu_host._processes._command = command
+    slow = hosts.service.leases.create("project-1", "user-1", ASKED)
+    hosts.rounds(3)
+    hosts.asked.clear()
+    hosts.now_s += 20.0
+    begun_s = time.monotonic()
+    hosts.rounds(2)
+    assert time.monotonic() - begun_s < 5.5
+    assert ("g1", "POST", 200) in hosts.asked
+    assert hosts.turns["g1"]._reported.serves.keys() == {lease.uuid}
+    hosts.service.leases.change(hosts.service.leases.read(slow.uuid), life.release, ENGINE)
+    hosts.rounds(1)
+    assert hosts.service.state(slow) is LeaseState.RELEASING, "it may start yet"
+    until(lambda: hosts.round() or hosts.service.state(slow) is LeaseState.GONE, 15.0)
+
+
+def test_a_gpus_host_whose_libvirt_hangs_reports_its_leases(hosts):
+    attached(hosts, host="g1")
+    hosts.running["g1"] = None
+    hosts.asked.clear()
+    hosts.now_s += 20.0
+    hosts.rounds()
+    assert ("g1", "POST", 200) in hosts.asked
+    assert hosts.service.hosts.all()["g1"].servers == {SERVER}, "as it was known before"
+
+
+class Reporter:
+    """Placement as a publisher of pools sees it: it answers, refuses, or hangs."""
+
+    def __init__(self, answers=()):
+        self.answers, self.asked, self.lasts = list(answers), threading.Event(), threading.Event()
+
+    def sync(self, _pool):
+        self.asked.set()
+        if not self.answers:
+            self.lasts.wait(10.0)
+        elif not self.answers.pop(0):
+            raise ServiceUnavailableError("Placement does not answer.")
+
+
+def test_placement_is_asked_ever_less_often_while_it_does_not_answer():
+    publishing = Publishing(pool("g1"), Reporter([1, 0, 0, 0, 0, 1, 0]), 30.0)
+    assert [publishing.turn() for _ in range(7)] == [30.0, 5.0, 10.0, 20.0, 30.0, 30.0, 5.0]
+
+
+def test_a_placement_that_hangs_holds_up_no_turn():
+    reporter, stop = Reporter(), threading.Event()
+    Publishing(pool("g1"), reporter, 30.0).start(stop)
+    assert reporter.asked.wait(10.0)
+    stop.set()
+    reporter.lasts.set()
