@@ -49,6 +49,7 @@ class Option:
     :param repeated: the file may give it several times, a value each; else a list is one line
     :param secret: never logged
     :param mutable: its component takes a new value while it runs (oslo.config's mutation, at SIGHUP)
+    :param formerly: its name in an earlier release, which is read, too; "": it never had another one
     """
 
     text: str
@@ -60,6 +61,7 @@ class Option:
     repeated: bool = False
     secret: bool = False
     mutable: bool = False
+    formerly: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +91,11 @@ def option(
     repeated: bool = False,
     secret: bool = False,
     mutable: bool = False,
+    formerly: str = "",
 ) -> Any:
     """Return a dataclass field that is an option; parameters as of :class:`Option`."""
     declared = Option(
-        text, change, leave, minimum, maximum, choices or {}, repeated, secret, mutable
+        text, change, leave, minimum, maximum, choices or {}, repeated, secret, mutable, formerly
     )
     if isinstance(default, Mapping):
         return field(default_factory=lambda: default, metadata={_OPTION: declared})
@@ -109,12 +112,16 @@ def part(kind: "type[Section]", prefix: str = "") -> Any:
 
 
 class Section:
-    """Base of a section's dataclass. An object whose values contradict each other cannot be made."""
+    """Base of a section's dataclass. An object whose values contradict each other cannot be made.
+
+    ``gone`` says of each option that only earlier releases had what takes its place.
+    """
 
     __slots__ = ()
 
     section: ClassVar[str]
     title: ClassVar[str]
+    gone: ClassVar[Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:
         """See :meth:`check`."""

@@ -3,7 +3,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from enum import StrEnum
 from pathlib import Path
 from types import NoneType, UnionType
@@ -94,7 +94,8 @@ def _read(section: type[Section], each: Declared, conf: cfg.ConfigOpts) -> Any:
 def _mistake(
     section: type[Section], each: Declared, conf: cfg.ConfigOpts, reason: str
 ) -> ConfigurationError:
-    value = "" if each.option.secret else _given(section.section, each.name, conf)
+    names = {each.name, each.option.formerly}
+    value = "" if each.option.secret else _given(section.section, names, conf)
     where = f"[{section.section}]{each.name}{cut(value)} in {_files(conf)}"
     return ConfigurationError(f"{where}: {cut(reason, LONGEST_TEXT)}")
 
@@ -110,13 +111,13 @@ def _files(conf: cfg.ConfigOpts) -> str:
     return ", ".join(files(conf))
 
 
-def _given(section: str, name: str, conf: cfg.ConfigOpts) -> str:
+def _given(section: str, names: Set[str], conf: cfg.ConfigOpts) -> str:
     """Return what the last file that names an option says, as it says it: oslo.config's errors may leave it out."""
     for file in reversed(files(conf)):
         sections: dict[str, dict[str, list[str]]] = {}
         cfg.ConfigParser(file, sections).parse()
         for key, values in sections.get(section, {}).items():
-            if key.replace("-", "_") == name:
+            if key in names:
                 return f" = {values[-1]}"
     return ""
 
@@ -127,6 +128,7 @@ def _option(each: Declared) -> cfg.Opt:
         "help": _paragraphs(option.text),
         "secret": option.secret,
         "mutable": option.mutable,
+        "deprecated_name": option.formerly or None,
     }
     kind, default = _without_none(each.kind), each.default
     names = _choices(kind)

@@ -134,10 +134,20 @@ def unknown_keys(configuration: Configuration) -> list[str]:
     """
     oslo = configuration.oslo
     unread = cfg.find_config_dirs(_PROJECT)
+    gone = {name: section.gone for name, section in SECTIONS.items()}
     return [
-        *unknown_options.keys(oslo_options.files(oslo), _known(oslo)),
+        *unknown_options.keys(oslo_options.files(oslo), _known(oslo), gone=gone),
         *(f"{folder} (put what it holds into {CONFIG_FILE.name})" for folder in unread),
     ]
+
+
+def renamed_keys(configuration: Configuration) -> list[str]:
+    """Return the keys of the configuration that are read by the name of an earlier release, with today's.
+
+    :raises ConfigurationError: see :func:`credentials_readable`
+    """
+    oslo = configuration.oslo
+    return list(unknown_options.renamed(oslo_options.files(oslo), _known(oslo)))
 
 
 def secret_options(configuration: Configuration) -> frozenset[str]:

@@ -13,6 +13,9 @@ class PlacementOptions(Section):
 
     section: ClassVar = "placement"
     title: ClassVar = "What the agent publishes in Placement"
+    gone: ClassVar = dict.fromkeys(
+        ("rehome", "rehome_after_s"), "numa-ext-heal on a controller moves allocations"
+    )
 
     enabled: bool = option(
         True,
@@ -58,6 +61,7 @@ class PlacementOptions(Section):
         minimum=0.0,
         change="only declared bandwidth shall count (0), or Placement is short of CPU (raise)",
         leave="servers without a declaration use much bandwidth",
+        formerly="pressure_s",
     )
     reserved_bandwidth_dead_band_percent: float = option(
         5.0,
@@ -67,6 +71,7 @@ class PlacementOptions(Section):
         maximum=100.0,
         change="reserved moves all the time (raise)",
         leave="domains are sold to the last MB/s: held back is what is sure to be used",
+        formerly="pressure_dead_band_percent",
     )
 
     @property

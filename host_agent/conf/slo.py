@@ -45,6 +45,7 @@ class BalmOptions(Section):
         maximum=50.0,
         change="objectives are violated before anything is done (raise)",
         leave="best-effort servers already get too little",
+        formerly="yellow_percent",
     )
     ample_slack_percent: float = option(
         20.0,
@@ -54,6 +55,7 @@ class BalmOptions(Section):
         maximum=90.0,
         change="levels go up and down all the time (raise)",
         leave="best-effort servers get bandwidth back too late",
+        formerly="green_percent",
     )
     max_retries: int = option(
         3,

@@ -71,11 +71,14 @@ def check(conf: Configuration) -> list[Finding]:
 def _configuration(conf: Configuration) -> Iterator[Finding]:
     try:
         unread = configuration.unknown_keys(conf)
+        renamed = configuration.renamed_keys(conf)
     except ConfigurationError as error:
         yield Finding("configuration", Level.BROKEN, str(error))
         return
     files = ", ".join(oslo_options.files(conf.oslo)) or "no file, defaults only"
-    yield verdict("configuration", not unread, files, f"unknown: {', '.join(unread)}")
+    found = {"unknown": unread, "renamed": renamed}
+    bad = "; ".join(f"{word}: {', '.join(keys)}" for word, keys in found.items() if keys)
+    yield verdict("configuration", not bad, files, bad)
 
 
 def _secrets(conf: Configuration) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ is that of nova-status: 0 all is ready, 1 something needs a look, 2 something st
 """
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -48,14 +48,9 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
     def _options(self) -> Iterable[Finding]:
         check = "options"
         scheduler_conf.read(self._conf)
-        unread = list(
-            unknown_options.keys(
-                oslo_options.files(self._conf), dict(scheduler_conf.list_opts()), only_known=True
-            )
-        )
-        if unread:
-            text = f"this release does not read {', '.join(unread)}: see the release notes"
-            return [Finding(check, Level.DEGRADED, text)]
+        old = _of_earlier_releases(self._conf, dict(scheduler_conf.list_opts()))
+        if old:
+            return [Finding(check, Level.DEGRADED, old)]
         return [Finding(check, Level.GOOD, "all are read")]
 
     def _placement(self) -> Iterable[Finding]:
@@ -101,15 +96,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
             there = f"have version {found}" if found else "are not there"
             text = f"tables of jobs {there}, this release wants {expected}: run numa-ext-manage db sync"
             return [Finding(check, Level.DEGRADED, text)]
-        unread = list(
-            unknown_options.keys(
-                oslo_options.files(conf), dict(jobs_conf.list_opts()), only_known=True
-            )
-        )
-        if unread:
-            text = f"this release does not read {', '.join(unread)}: see the release notes"
-            return [Finding(check, Level.DEGRADED, text)]
-        wrong = differences(
+        wrong = _of_earlier_releases(conf, dict(jobs_conf.list_opts())) or differences(
             hint_keys(jobs_conf.read(conf).engine.job_hint_keys, jobs_conf.GROUP),
             hint_keys(scheduler_conf.read(self._conf).job_hint_keys, scheduler_conf.GROUP),
         )
@@ -125,6 +112,18 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
         ("Allocations of servers", lambda self: _result(self._servers)),
         ("Job service", lambda self: _result(self._jobs)),
     )
+
+
+def _of_earlier_releases(conf: cfg.ConfigOpts, known: Mapping[str, Sequence[cfg.Opt]]) -> str:
+    """Return a sentence about keys that are not read, or by another name; "" where there is none."""
+    files = oslo_options.files(conf)
+    unread = ", ".join(unknown_options.keys(files, known, only_known=True))
+    renamed = ", ".join(unknown_options.renamed(files, known))
+    found = (
+        f"this release does not read {unread}: see the release notes" if unread else "",
+        f"read by the name of an earlier release: {renamed}" if renamed else "",
+    )
+    return "; ".join(filter(None, found))
 
 
 def _not_yet(finding: Finding) -> Finding:

@@ -46,7 +46,7 @@ IN_THE_AGENT = {
     "said": "reported",
 }
 _OLD_STATE = re.compile(
-    r"renamed\b[^{\n]*\{[^}]*\}", re.IGNORECASE
+    r"renamed\b[^{\n]*\{[^}]*\}|formerly=\"\w+\"", re.IGNORECASE
 )  # names in files of an older version
 
 

@@ -79,7 +79,7 @@ def test_keys_that_nobody_reads_are_told_with_what_was_meant(tmp_path: Path) -> 
     "text",
     [
         "[DEFAULT]\ndebug = true\ndry_run = true\n",
-        "[placement]\nauth_type = password\nusername = nova\nuser-domain-name = Default\n"
+        "[placement]\nauth_type = password\nusername = nova\nuser_domain_name = Default\n"
         "region_name = R\ntimeout = 9\ncell_packing = spread\n",
         "[placement]\nauth_type = v3applicationcredential\napplication_credential_id = 1\n",
         "[placement]\nauth_section = shared\n[shared]\nauth_type = password\npassword = x\n",
@@ -88,6 +88,17 @@ def test_keys_that_nobody_reads_are_told_with_what_was_meant(tmp_path: Path) -> 
 )
 def test_keys_of_libraries_are_known(text: str, tmp_path: Path) -> None:
     assert configuration.unknown_keys(load(tmp_path, text)) == []
+
+
+def test_a_key_with_hyphens_is_not_read_and_named(tmp_path: Path) -> None:
+    """oslo.config looks for underscores alone; what keystoneauth knows by an earlier name has its hyphens."""
+    text = "[agent]\ninterval-s = 7\n[placement]\nauth_type = password\nuser-name = nova\nauth-url = x\n"
+    conf = load(tmp_path, text)
+    assert conf.agent.interval_s == 2
+    assert configuration.unknown_keys(conf) == [
+        f"[agent]interval-s (interval_s was meant?) in {tmp_path}/agent.conf",
+        f"[placement]auth-url (auth_url was meant?) in {tmp_path}/agent.conf",
+    ]
 
 
 def test_a_plugin_that_refers_to_no_option_is_one_sentence(tmp_path: Path) -> None:
@@ -102,7 +113,7 @@ def test_every_option_of_the_sample_is_known(tmp_path: Path) -> None:
     file = tmp_path / "agent.conf"
     file.write_text(
         "".join(
-            f"[{group.name}]\n" + "".join(f"{option.name} = 1\n" for option in options)
+            f"[{group.name}]\n" + "".join(f"{option.dest} = 1\n" for option in options)
             for group, options in configuration.list_opts()
         )
     )
