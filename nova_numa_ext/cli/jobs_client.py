@@ -151,6 +151,12 @@ class JobsClient:
         found: Lease = self._asked("GET", f"/v1/leases/{quote(uuid, safe='')}")["lease"]
         return found
 
+    def attach_lease(self, uuid: str, server: str) -> Lease:
+        """Say which server a lease is for; return the lease."""
+        path = f"/v1/leases/{quote(uuid, safe='')}/attach"
+        found: Lease = self._asked("POST", path, json={"attach": {"server_id": server}})["lease"]
+        return found
+
     def release_lease(self, uuid: str) -> Lease:
         """Return a lease that ends."""
         path = f"/v1/leases/{quote(uuid, safe='')}/release"

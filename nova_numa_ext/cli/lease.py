@@ -131,6 +131,21 @@ class ShowLease(command.ShowOne):  # type: ignore[misc]
         return _shown(_client(self).lease(parsed_args.lease))
 
 
+class AttachLease(command.ShowOne):  # type: ignore[misc]
+    """Say which server a lease is for that was asked for without one: it is attached where that runs."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the lease and the server."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("lease", metavar="<lease>", help="Lease, by id")
+        parser.add_argument("server", metavar="<server>", help="Server of its project, by id")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and values."""
+        return _shown(_client(self).attach_lease(parsed_args.lease, parsed_args.server))
+
+
 class ReleaseLease(command.Lister):  # type: ignore[misc]
     """End leases: what they hold is free when the host of their GPU serves them no more."""
 

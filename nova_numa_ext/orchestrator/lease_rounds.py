@@ -15,8 +15,9 @@ once a round, when the first lease needs them; what the round itself claims and 
 Beside it, each claim of a lease on a pool is compared with the rows. One of which no lease that lives knows in two
 looks is released, under the generation that was read: an answer came late. A held lease whose claim is gone, by an
 operator's hand, is claimed again where there still is room. A lease whose server has no host in Placement in two looks,
-because it was deleted or shelved, is released. Claims of moves are left alone: no row knows of which lease
-they are.
+because it was deleted or shelved, is released, whatever its state; one that no server has used yet is given
+:data:`COMES_S` from its creation, as nova may still be placing the server. Claims of moves are left alone: no row knows
+of which lease they are.
 """
 
 import logging
@@ -52,7 +53,11 @@ from placement_traits.reason import Reason
 
 _LOG: Final = logging.getLogger(__name__)
 
+COMES_S: Final = 600.0
+"""Seconds within which the server of a new lease has to be on a host."""
+
 _USED: Final = (LeaseState.ATTACHED, LeaseState.DETACHED)
+_MAY_LACK_SERVER: Final = tuple(each for each in LIVING if each is not LeaseState.RELEASING)
 
 HostsNow = Callable[[], Mapping[str, LeaseHost]]
 """Reads the hosts that report leases."""
@@ -207,11 +212,13 @@ class LeaseRounds:
         :raises NotLeaderError: the term is over
         :raises ServiceUnavailableError: Placement or the database does not answer
         """
-        used = self._leases.find(states=_USED, unreadable=trouble)
+        old = self._leases.now() - COMES_S
+        looked_at = self._leases.find(states=_MAY_LACK_SERVER, unreadable=trouble)
         found = {
             each.uuid: each
-            for each in used
+            for each in looked_at
             if each.server
+            and (each.state in _USED or each.created_at < old)
             and not self._silence.running(each.server)
             and self._placed(each.server) is None
         }

@@ -45,6 +45,7 @@ class LeaseService:
     """The API, the engine's rounds, a database and a Placement with a pool on g1; hosts report by hand.
 
     :ivar placed: server -> host, as nova has put it
+    :ivar projects: server -> project; others are of project-1
     """
 
     def __init__(self, placement, folder):
@@ -52,7 +53,7 @@ class LeaseService:
         database.sync()
         self.leases, self.hosts = Leases(database), LeaseHosts(database)
         self.recovery = Recovery(database)
-        self.placed, self.now_s = {}, 0.0
+        self.placed, self.projects, self.now_s = {}, {}, 0.0
         self.claims = ClaimStore(placement.client)
         PoolReporter(placement.client).sync(lent_pool("g1"))
         self.rounds = LeaseRounds(
@@ -70,12 +71,16 @@ class LeaseService:
             Jobs(database),
             EndedTrusts(database),
             enforcer,
-            lambda _environ: None,
+            lambda _environ: self,
             leases=self.leases,
             lease_hosts=self.hosts,
             recovery=self.recovery,
         )
         self.client = made.test_client()
+
+    def project_of(self, server):
+        """What nova says to a user."""
+        return self.projects.get(server, "project-1")
 
     def reported(self):
         """The hosts' reports, each as old as the test says."""

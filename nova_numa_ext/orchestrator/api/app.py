@@ -25,7 +25,12 @@ from werkzeug.exceptions import HTTPException
 from nova_numa_ext.orchestrator import queued
 from nova_numa_ext.orchestrator.api import bodies, intake, policies, views
 from nova_numa_ext.orchestrator.api.routes import MOST_ROWS, ROUTES, ROWS
-from nova_numa_ext.orchestrator.api.schemas import check_create, check_lease, check_report
+from nova_numa_ext.orchestrator.api.schemas import (
+    check_attach,
+    check_create,
+    check_lease,
+    check_report,
+)
 from nova_numa_ext.orchestrator.cloud.asking import SilentError
 from nova_numa_ext.orchestrator.cloud.user import UserCloud
 from nova_numa_ext.orchestrator.conf import ApiOptions
@@ -296,6 +301,8 @@ class _Routes:
         asking = _asking()
         self._allow(asking, policies.LEASE_CREATE)
         asked, server = check_lease(bodies.parsed(flask.request.get_data()))
+        if server:
+            self._check_server("$.lease.server_id", server, asking.project)
         for limit, more in zip(
             self._lease_limits(asking.project), (1, asked.memory_mb), strict=True
         ):
@@ -326,6 +333,29 @@ class _Routes:
 
     def show_lease(self, uuid: str) -> Any:
         return self._shown_lease(self._lease(uuid, policies.LEASE_SHOW))
+
+    def attach_lease(self, uuid: str) -> Any:
+        asking = _asking()
+        server = ""
+        for _ in range(_TRIES):
+            lease = self._lease(uuid, policies.LEASE_ATTACH)
+            if not server:
+                server = check_attach(bodies.parsed(flask.request.get_data()))
+                self._check_server("$.attach.server_id", server, lease.project)
+            try:
+                lease = self._leases.assign(lease, server, Actor(asking.user))
+            except LostRaceError:
+                continue
+            return self._shown_lease(lease), 202
+        raise _RefusedError(409, f"Lease {uuid} changes all the time: try again.")
+
+    def _check_server(self, where: str, server: str, project: str) -> None:
+        """Look whether a server is of the project whose lease it is to use.
+
+        :raises InvalidValueError: it is not, or is not there
+        """
+        if self._cloud(flask.request.environ).project_of(server) != project:
+            raise InvalidValueError(where, server, "a server of the lease's project")
 
     def release_lease(self, uuid: str) -> Any:
         asking = _asking()

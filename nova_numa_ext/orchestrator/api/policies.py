@@ -25,6 +25,7 @@ LEASE_LIST: Final = "numa_ext:leases:list"
 LEASE_LIST_ALL: Final = "numa_ext:leases:list:all_projects"
 LEASE_SHOW: Final = "numa_ext:leases:show"
 LEASE_INTERNALS: Final = "numa_ext:leases:show:internals"
+LEASE_ATTACH: Final = "numa_ext:leases:attach"
 LEASE_RELEASE: Final = "numa_ext:leases:release"
 HOST_LEASES: Final = "numa_ext:hosts:leases:list"
 HOST_REPORT: Final = "numa_ext:hosts:leases:report"
@@ -113,6 +114,12 @@ RULES: Final = (
         "See which host a lease is asked of, which lends the GPU, which GPU it is, and who else released it.",
         ("GET", "/v1/leases"),
         ("GET", "/v1/leases/{lease}"),
+    ),
+    _rule(
+        LEASE_ATTACH,
+        f"({_MEMBER}) or role:admin",
+        "Say which server of its project a lease is for.",
+        ("POST", "/v1/leases/{lease}/attach"),
     ),
     _rule(
         LEASE_RELEASE,

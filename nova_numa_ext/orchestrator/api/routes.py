@@ -162,6 +162,19 @@ ROUTES: Final = (
     ),
     Route(
         "POST",
+        "/v1/leases/{lease}/attach",
+        "attach_lease",
+        "Say which server a lease is for that was asked for without one: such as the one that was made with the hint "
+        "``numa_ext_lease``. It is attached where that runs.",
+        {202: answers.LEASE},
+        _NO_LEASE
+        | {
+            409: "the lease is for another server, has ended, or is stored in a form of another release"
+        },
+        body=schemas.ATTACH,
+    ),
+    Route(
+        "POST",
         "/v1/leases/{lease}/release",
         "release_lease",
         "End a lease. What it holds is free when the host of its GPU serves it no more.",

@@ -210,6 +210,20 @@ LEASE: Final[Mapping[str, Any]] = {
     },
 }
 
+ATTACH: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "required": ["attach"],
+    "additionalProperties": False,
+    "properties": {
+        "attach": {
+            "type": "object",
+            "required": ["server_id"],
+            "additionalProperties": False,
+            "properties": {"server_id": {**_UUID, "description": "server of the lease's project"}},
+        }
+    },
+}
+
 _EPOCH: Final = {
     "type": "integer",
     "minimum": 1,
@@ -267,6 +281,7 @@ HOST_REPORT: Final[Mapping[str, Any]] = {
 
 _CHECK: Final = jsonschema.Draft202012Validator(CREATE)
 _CHECK_LEASE: Final = jsonschema.Draft202012Validator(LEASE)
+_CHECK_ATTACH: Final = jsonschema.Draft202012Validator(ATTACH)
 _CHECK_REPORT: Final = jsonschema.Draft202012Validator(HOST_REPORT)
 
 
@@ -299,6 +314,13 @@ def check_lease(body: Any) -> tuple[LeaseSpec, str]:
         asked.get("pool", ""),
     )
     return spec, asked.get("server_id", "")
+
+
+def check_attach(body: Any) -> str:
+    """Return the server that a lease is to be for. Errors as of :func:`check_create`."""
+    _check(_CHECK_ATTACH, body)
+    found: str = body["attach"]["server_id"]
+    return found
 
 
 def _check(schema: jsonschema.Draft202012Validator, body: Any) -> None:

@@ -113,6 +113,9 @@ class UserCloud(Protocol):
     def quota(self) -> ProjectQuota:
         """Return the project's limits."""
 
+    def project_of(self, server: str) -> str | None:
+        """Return the project of a server, by its uuid; None when the user can see none of that uuid."""
+
     def check_trust(self) -> None:
         """Look whether the token is of a kind that can make a trust.
 
@@ -236,6 +239,11 @@ class TokenCloud:
     def quota(self) -> ProjectQuota:
         """See :meth:`UserCloud.quota`."""
         return self._get(self._compute, "/limits", lambda body: _quota(body["limits"]["absolute"]))
+
+    def project_of(self, server: str) -> str | None:
+        """See :meth:`UserCloud.project_of`."""
+        path = f"/servers/{quote(server, safe='')}"
+        return self._look(self._compute, path, lambda body: str(body["server"]["tenant_id"]))
 
     def check_trust(self) -> None:
         """See :meth:`UserCloud.check_trust`."""

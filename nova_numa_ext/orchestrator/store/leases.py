@@ -218,6 +218,10 @@ class Leases:
         query = select(tables.lease).where(columns.state != LeaseState.GONE).order_by(columns.id)
         return _readable(self._rows(query), unreadable)
 
+    def now(self) -> float:
+        """Return the database's time, of which :attr:`StoredLease.created_at` is one; seconds since 1970."""
+        return self._database.now()
+
     def counts(self) -> dict[LeaseState, int]:
         """Return how many leases live, by state."""
         columns = tables.lease.c
@@ -240,6 +244,20 @@ class Leases:
             raise ConflictError(f"Lease {stored.uuid} is {stored.state} and keeps its GPU.")
         placed = replace(stored.lease, gpu_host=gpu_host)
         return self._write(stored, placed, actor, stored.reasons, gpu=gpu, amounts=amounts)
+
+    def assign(self, stored: StoredLease, server: str, actor: Actor) -> StoredLease:
+        """Say which server a lease is for that was asked for without one.
+
+        :raises ConflictError: it is for another one, or ends
+        :raises LostRaceError: it has changed since it was read
+        """
+        if stored.server == server:
+            return stored
+        if stored.server:
+            raise ConflictError(f"Lease {stored.uuid} is for server {stored.server}.")
+        if stored.state is LeaseState.RELEASING or stored.state.final:
+            raise ConflictError(f"Lease {stored.uuid} has ended, or is about to.")
+        return self._write(stored, stored.lease, actor, stored.reasons, server=server)
 
     def hold(self, stored: StoredLease, actor: Actor) -> StoredLease:
         """Say that Placement has granted a lease's claim.

@@ -111,6 +111,9 @@ class FakeCloud:
     def quota(self):
         return self.limits
 
+    def project_of(self, _server):
+        return "project-1"
+
     def check_trust(self):
         if self.refuses_trust:
             raise self.refuses_trust
@@ -358,6 +361,7 @@ ROUTES = {
     "leases": ("GET", "/v1/leases"),
     "all leases": ("GET", "/v1/leases?all_projects=true"),
     "a lease": ("GET", "/v1/leases/{lease}"),
+    "attach": ("POST", "/v1/leases/{lease}/attach"),
     "give back": ("POST", "/v1/leases/{lease}/release"),
     "no lease": ("GET", "/v1/leases/none"),
     "of a host": ("GET", "/v1/hosts/g1/leases"),
@@ -381,6 +385,7 @@ TABLE = """
                leases      200    200    200   200     200   403     403    401
                all leases  403    403    200   200     403   403     403    401
                a lease     200    200    200   200     404   403     403    401
+               attach      403    202    202   403     404   403     403    401
                give back   403    202    202   403     404   403     403    401
                no lease    404    404    404   404     404   403     403    401
                of a host   403    403    200   200     403   403     403    401
@@ -402,7 +407,12 @@ def test_who_may_do_what(client, jobs, route, expected):
     for who in WHO:
         job = jobs.create(new_job())
         lease = Leases(jobs._database).create("project-1", "user-1", LEASE)
-        bodies = {"/v1/jobs": body, "/v1/leases": LEASE_BODY} if method == "POST" else {}
+        posted = {
+            "/v1/jobs": body,
+            "/v1/leases": LEASE_BODY,
+            "/v1/leases/{lease}/attach": {"attach": {"server_id": job.uuid}},
+        }
+        bodies = posted if method == "POST" else {}
         sent = {"json": bodies[path]} if path in bodies else {}
         there = path.format(job=job.uuid, lease=lease.uuid)
         found.append(client.open(there, method=method, headers=who, **sent).status_code)

@@ -2,6 +2,7 @@
 """Agents and the service: a lease is attached where its server runs, over API, engine's rounds and Placement."""
 
 import random
+import uuid
 from collections import Counter
 
 import pytest
@@ -101,6 +102,103 @@ def test_a_server_that_is_on_no_host_in_two_looks_loses_its_lease(service):
     del service.placed[SERVER]
     looks = [service.rounds.end_without_server(ENGINE, service.trouble) for _ in range(2)]
     assert (looks, service.state(lease)) == ([0, 1], LeaseState.RELEASING)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [LeaseState.RESERVED, LeaseState.STARTING, LeaseState.READY, LeaseState.LOST],
+)
+def test_a_server_that_is_deleted_frees_the_gpu_whatever_the_state_of_its_lease(service, state):
+    """A server that nova may still be placing has a while."""
+    lease = service.leases.create("project-1", "user-1", ASKED, SERVER)
+    service.round()
+    steps = {
+        LeaseState.RESERVED: (),
+        LeaseState.STARTING: (life.start,),
+        LeaseState.READY: (life.start, _served),
+        LeaseState.LOST: (life.start, life.lose),
+    }
+    for step in steps[state]:
+        service.leases.change(service.leases.read(lease.uuid), step, ENGINE)
+    service.placed[SERVER] = "c1"
+    _looks(service, 700.0)
+    assert service.state(lease) is state
+    del service.placed[SERVER]
+    _looks(service, 500.0)
+    assert service.state(lease) is state, "it may be built yet"
+    _looks(service, 700.0)
+    assert service.state(lease) is LeaseState.RELEASING
+    service.report("g1")
+    service.obey()
+    service.round()
+    assert (service.state(lease), service.claims.read(lease.uuid)) == (LeaseState.GONE, None)
+
+
+def _served(lease):
+    return life.acknowledge(lease, lease.gpu_host, lease.epoch)
+
+
+def _looks(service, age_s):
+    """Look twice, when leases are so old."""
+    now = service.leases.now
+    service.leases.now = lambda: now() + age_s
+    for _ in range(2):
+        service.rounds.end_without_server(ENGINE, service.trouble)
+    service.leases.now = now
+
+
+MEMBER = {
+    "X-Identity-Status": "Confirmed",
+    "X-User-Id": "user-1",
+    "X-Project-Id": "project-1",
+    "X-Roles": "member,reader",
+}
+
+
+def test_a_lease_is_attached_to_the_server_that_was_made_with_its_hint(service):
+    lease = service.leases.create("project-1", "user-1", ASKED)
+    path, body = f"/v1/leases/{lease.uuid}/attach", {"attach": {"server_id": SERVER}}
+    service.obey()
+    service.placed[SERVER] = "c1"
+    for _ in range(2):
+        service.round()
+    service.obey()
+    service.projects[SERVER] = "project-2"
+    answer = service.client.post(path, json=body, headers=MEMBER)
+    assert (answer.status_code, "a server of the lease's project" in answer.text) == (400, True)
+    del service.projects[SERVER]
+    foreign = MEMBER | {"X-Project-Id": "project-2"}
+    assert service.client.post(path, json=body, headers=foreign).status_code == 404
+    reader = MEMBER | {"X-Roles": "reader"}
+    assert service.client.post(path, json=body, headers=reader).status_code == 403
+    assert service.client.post(path, json={"attach": {}}, headers=MEMBER).status_code == 400
+    for _ in range(2):
+        answer = service.client.post(path, json=body, headers=MEMBER)
+        assert (answer.status_code, answer.json["lease"]["server_id"]) == (202, SERVER)
+    other = {"attach": {"server_id": str(uuid.uuid4())}}
+    answer = service.client.post(path, json=other, headers=MEMBER)
+    assert (answer.status_code, f"is for server {SERVER}" in answer.text) == (409, True)
+    service.report("c1", servers=[SERVER])
+    service.round()
+    assert service.attaches("c1") == [(lease.uuid, 1)]
+
+
+def test_a_lease_that_ends_is_attached_to_none(service):
+    lease = service.leases.create("project-1", "user-1", ASKED)
+    service.leases.change(service.leases.read(lease.uuid), life.release, ENGINE)
+    body = {"attach": {"server_id": SERVER}}
+    answer = service.client.post(f"/v1/leases/{lease.uuid}/attach", json=body, headers=MEMBER)
+    assert answer.status_code == 409
+
+
+def test_a_lease_for_a_server_of_another_project_is_refused(service):
+    """Its owner would get a GPU that is not accounted to it, and could be cut off by another's release."""
+    service.projects[SERVER] = "project-2"
+    body = {"lease": {"memory_mb": 1000, "api": "opencl", "server_id": SERVER}}
+    admin = MEMBER | {"X-Roles": "admin,member"}
+    answer = service.client.post("/v1/leases", json=body, headers=admin)
+    assert (answer.status_code, "a server of the lease's project" in answer.text) == (400, True)
+    assert service.leases.find() == []
 
 
 def test_a_lease_runs_on_without_the_service_and_is_lost_only_where_others_report(service):
@@ -264,7 +362,7 @@ def test_of_200_requests_at_once_for_50_slices_50_are_attached_whichever_engine_
     PoolReporter(placement.client).sync(pool("g1", gpus=names, cores=REQUESTS))
     servers = [f"{number:08x}-0000-0000-0000-000000000000" for number in range(REQUESTS)]
     service.placed.update(dict.fromkeys(servers, "c1"))
-    admin = credential("g1", "admin,member")
+    admin = MEMBER | {"X-Roles": "admin,member"}
     body = {"memory_mb": 3000, "api": "opencl", "service_level": "silver"}
 
     def ask(number):

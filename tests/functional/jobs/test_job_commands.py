@@ -43,6 +43,7 @@ CLOUD = SimpleNamespace(
     networks=lambda _name: (UserNetwork("n-1", "blue"),),
     available_networks=lambda: (UserNetwork("n-1", "blue"),),
     quota=ProjectQuota,
+    project_of=lambda _server: "project-1",
     check_trust=lambda: None,
     trust=lambda _until: "trust-1",
     delete_trust=lambda _trust: None,
@@ -399,6 +400,12 @@ def test_a_lease_is_asked_for_listed_shown_and_released(shell, client):
     shown = [made["id"], "-f", "json"]
     assert json.loads(shell(lease.ShowLease, *shown, adapter=admin)[1]) == made
     assert json.loads(shell(lease.ShowLease, *shown)[1]) == {**made, "pool": None}
+    assert (
+        json.loads(shell(lease.AttachLease, made["id"], server, "-f", "json")[1])["server_id"]
+        == server
+    )
+    with pytest.raises(JobRefusedError, match="is for server"):
+        shell(lease.AttachLease, made["id"], str(uuid.uuid4()))
     code, text, _ = shell(lease.ReleaseLease, made["id"], "none", "-f", "json")
     rows = json.loads(text)
     assert (code, rows[0]["State"]) == (1, "releasing")

@@ -98,6 +98,15 @@ def test_a_flavor_is_found_by_its_name_on_whatever_page(service, cloud):
     assert cloud.flavor("none") is None
 
 
+def test_whose_a_server_is_nova_says_with_the_users_token(service, cloud):
+    service.answers[f"/servers/{UUID}"] = (200, {"server": {"tenant_id": "project-1"}})
+    assert cloud.project_of(UUID) == "project-1"
+    assert cloud.project_of("../flavors/7") is None, "what nova does not show is of none"
+    service.answers[f"/servers/{UUID}"] = (200, {"server": {}})
+    with pytest.raises(SilentError):
+        cloud.project_of(UUID)
+
+
 @pytest.mark.parametrize("name", [".", "..", "detail"])
 def test_a_flavor_that_is_named_like_a_path_asks_for_no_other_one(service, cloud, name):
     service.answers["/flavors/detail"] = (200, {"flavors": [{**BIG, "name": name}]})
