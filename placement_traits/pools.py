@@ -7,7 +7,7 @@ never allocated: its provider summaries hold traits, capacity and use of whole t
 because Placement limits it, is asked for by itself.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Final
@@ -151,6 +151,15 @@ def counted(found: Iterable[Pool], amounts: Amounts, *, released: bool = False) 
         )
 
     return tuple(map(changed, found))
+
+
+def taken(found: Iterable[Pool]) -> Iterator[str]:
+    """Yield the providers of pools of which something is taken."""
+    for pool in found:
+        if pool.cores.used:
+            yield pool.cpu
+        yield from (each.uuid for each in pool.nics if each.mbps.used)
+        yield from (each.uuid for each in pool.gpus if each.memory_mb.used or each.share.used)
 
 
 def _list(client: PlacementClient, query: str, trait: str) -> list[Mapping[str, Any]]:

@@ -83,15 +83,19 @@ class LeaseReport:
     ended: Mapping[str, int] = field(default_factory=dict)
     servers: frozenset[str] | None = frozenset()
 
-    def body(self) -> dict[str, Any]:
-        """Return it as the service takes it."""
+    def body(self, asked: LeaseAnswer | None = None) -> dict[str, Any]:
+        """Return it as the service takes it.
+
+        :param asked: what this host was last asked, where the service does not say now; None: it does
+        """
         serves = [
             {"id": lease, "epoch": epoch, "address": address}
             for lease, (epoch, address) in sorted(self.serves.items())
         ]
         ended = [{"id": lease, "epoch": epoch} for lease, epoch in sorted(self.ended.items())]
         servers = None if self.servers is None else sorted(self.servers)
-        return {"report": {"serves": serves, "ended": ended, "servers": servers}}
+        report: dict[str, Any] = {"serves": serves, "ended": ended, "servers": servers}
+        return {"report": report | ({} if asked is None else {"asked": kept_answer(asked)})}
 
 
 def read_answer(found: Value) -> LeaseAnswer:

@@ -6,13 +6,16 @@ longer or shorter, so that hosts do not ask in step. It reports what has changed
 to be taken for silent.
 
 The last answer is on disk. Where the service does not answer, whether this process is a new one or not, leases run on
-as it asked.
+as it asked. Where it answers that it cannot say now (503), as one does whose old database was restored, it is reported
+all the same what is done here and what it had asked: of this, operators make the database whole.
 """
 
 import logging
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -26,6 +29,10 @@ _LOG: Final = logging.getLogger(__name__)
 _VERSION: Final = 1
 _REPORT_S: Final = 15.0
 _SPREAD: Final = 0.25
+
+
+class SaysNothingError(ServiceUnavailableError):
+    """The service answers, and does not say what is to be done for leases."""
 
 
 class HttpAnswer(Protocol):
@@ -80,17 +87,21 @@ class LeaseTurns:
 
     def turn(self) -> bool:
         """Ask, do, report; return whether the service has answered."""
+        says_nothing = False
         try:
             self._ask()
             answered = True
         except ServiceUnavailableError as error:
             _LOG.warning("leases run on as they are: %s", error)
-            answered = False
+            answered, says_nothing = False, isinstance(error, SaysNothingError)
         if not self._known:
             return answered  # what runs here may be of leases: nothing is ended on a guess
         try:
             report = self._obeyed()
-            if answered and self._is_due(report):
+            if says_nothing:
+                with suppress(SaysNothingError):  # it has taken note, and says nothing either
+                    self._send(report, self.answer)
+            elif answered and self._is_due(report):
                 self._send(report)
                 if self._obeyed() != report:  # the answer to the report asked for more
                     self._reported = None
@@ -120,15 +131,16 @@ class LeaseTurns:
             self._take(answer)
             self._tag = answer.headers.get("ETag", "")
 
-    def _send(self, report: LeaseReport) -> None:
-        self._take(self._request("POST", self._path, json=report.body()))
+    def _send(self, report: LeaseReport, asked: LeaseAnswer | None = None) -> None:
+        self._take(self._request("POST", self._path, json=report.body(asked)))
         self._tag = ""  # of an answer before this one
         self._reported, self._reported_s = report, self._clock()
 
     def _take(self, answer: HttpAnswer) -> None:
         if answer.status_code != 200:
-            why = f"{answer.status_code} {cut(answer.text)}"
-            raise ServiceUnavailableError(f"The job service refuses: {why}")
+            why = f"The job service refuses: {answer.status_code} {cut(answer.text)}"
+            says_nothing = answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE
+            raise (SaysNothingError if says_nothing else ServiceUnavailableError)(why)
         try:
             found = read_answer(Value(answer.json(), "the job service's answer"))
         except (InvalidValueError, ValueError) as error:

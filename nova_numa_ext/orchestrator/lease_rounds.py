@@ -201,7 +201,7 @@ class LeaseRounds:
 
     def _held(self) -> Iterator[Claim]:
         """Yield each claim of a lease once; only providers of which something is taken are asked."""
-        for claim in self._claims.of_providers(sorted(_taken(self._pools()))):
+        for claim in self._claims.of_providers(sorted(pools.taken(self._pools()))):
             if claim.type == LEASE_CONSUMER:
                 yield claim
 
@@ -286,12 +286,3 @@ class _Lent:
 def _claim(stored: StoredLease, held: Claim | None) -> Claim:
     fresh = lease_claims.lease(stored.uuid, stored.project, stored.user, stored.amounts)
     return replace(fresh, generation=held.generation if held else None)
-
-
-def _taken(lent: Sequence[Pool]) -> Iterator[str]:
-    """Yield the providers of which something is taken."""
-    for pool in lent:
-        if pool.cores.used:
-            yield pool.cpu
-        yield from (each.uuid for each in pool.nics if each.mbps.used)
-        yield from (each.uuid for each in pool.gpus if each.memory_mb.used or each.share.used)

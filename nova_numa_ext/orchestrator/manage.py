@@ -5,6 +5,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from oslo_config import cfg
@@ -13,11 +14,14 @@ from nova_numa_ext import endpoints
 from nova_numa_ext.orchestrator import startup
 from nova_numa_ext.orchestrator.cloud.hosts import ServerHosts
 from nova_numa_ext.orchestrator.recover import Recoverer, TableLine
+from nova_numa_ext.orchestrator.recover_leases import LeaseRecoverer, LeaseSurvey
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Jobs
+from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.recovery import Recovery
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
+from placement_traits import pools
 from placement_traits.client import PlacementClient
 from placement_traits.command_line import add_version, number_from
 from placement_traits.errors import ConflictError, NumaExtError
@@ -136,18 +140,19 @@ def _recover(conf: cfg.ConfigOpts, arguments: argparse.Namespace) -> int:
         _say("Engines do nothing for jobs now; see what would be done: numa-ext-manage recover.")
         return 0
     placement = endpoints.placement(conf)
+    claims, client = startup.claims(placement), PlacementClient(placement)
     recoverer = Recoverer(
-        Jobs(database),
-        EndedTrusts(database),
-        startup.trusts(conf),
-        startup.claims(placement),
-        ServerHosts(PlacementClient(placement)),
+        Jobs(database), EndedTrusts(database), startup.trusts(conf), claims, ServerHosts(client)
     )
-    return recovered(recoverer, recovery, commit=arguments.commit)
+    of_leases = LeaseRecoverer(
+        Leases(database), LeaseHosts(database), claims, partial(pools.read, client)
+    )
+    return recovered(recoverer, of_leases, recovery, commit=arguments.commit)
 
 
 def recovered(
     recoverer: Recoverer,
+    of_leases: LeaseRecoverer,
     recovery: Recovery,
     *,
     commit: bool,
@@ -159,7 +164,8 @@ def recovered(
     """
     recovering = recovery.recovering()
     survey = recoverer.survey()
-    _say(_table(survey.lines()))
+    leases = of_leases.survey(recovering.since) if recovering else LeaseSurvey()
+    _say(_table((*survey.lines(), *leases.lines())))
     if recovering is None:
         _say("The database is not known to be an old one: engines do their work.")
         return 1 if commit else 0
@@ -172,10 +178,11 @@ def recovered(
         _say("Nothing was changed; this is done by numa-ext-manage recover --commit.")
         return 0
     wait(_APART_S)
-    now = recoverer.survey()
+    now, leases_now = recoverer.survey(), of_leases.survey(recovering.since)
     if now.unseen:
         raise ConflictError("A cell of nova's has ceased to answer: nothing was changed.")
     recoverer.commit(survey, now)
+    of_leases.commit(leases, leases_now)
     recovery.end()
     _say("Done: engines go on.")
     return 0

@@ -7,8 +7,11 @@ from dataclasses import replace
 from oslo_config import cfg
 from oslo_policy import policy
 
+from nova_numa_ext.orchestrator import manage
 from nova_numa_ext.orchestrator.api import app, policies
 from nova_numa_ext.orchestrator.lease_rounds import LeaseRounds
+from nova_numa_ext.orchestrator.recover import Recoverer
+from nova_numa_ext.orchestrator.recover_leases import LeaseRecoverer
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
@@ -20,6 +23,7 @@ from placement_traits import pools
 from placement_traits.claims import ClaimStore, emptied
 from placement_traits.names import RemoteGpuApi, ServiceLevel
 from placement_traits.pool_reporter import PoolReporter
+from tests.support.compute_api import ComputeApi, FakeHosts, FakeTrusts
 from tests.support.pools import pool as lent_pool
 
 ENGINE = Actor("engine")
@@ -48,21 +52,17 @@ class LeaseService:
     :ivar projects: server -> project; others are of project-1
     """
 
-    def __init__(self, placement, folder):
-        database = Database(f"sqlite:///{folder}/leases.db", sqlite_synchronous=False)
+    def __init__(self, placement, folder, url=""):
+        self.client_of_placement = placement.client
+        url = url or f"sqlite:///{folder}/leases.db"
+        self.database = database = Database(url, sqlite_synchronous=False)
         database.sync()
         self.leases, self.hosts = Leases(database), LeaseHosts(database)
         self.recovery = Recovery(database)
         self.placed, self.projects, self.now_s = {}, {}, 0.0
         self.claims = ClaimStore(placement.client)
         PoolReporter(placement.client).sync(lent_pool("g1"))
-        self.rounds = LeaseRounds(
-            self.leases,
-            self.claims,
-            lambda: pools.read(placement.client),
-            self.reported,
-            self.placed.get,
-        )
+        self.start()
         conf = cfg.ConfigOpts()
         enforcer = policy.Enforcer(conf)
         conf([], default_config_files=[])
@@ -82,6 +82,29 @@ class LeaseService:
         """What nova says to a user."""
         return self.projects.get(server, "project-1")
 
+    def start(self):
+        """Another engine."""
+        self.rounds = LeaseRounds(
+            self.leases, self.claims, self.lent, self.reported, self.placed.get
+        )
+
+    def recover(self, *, commit=True, between=lambda: None):
+        """``numa-ext-manage recover``, of a service without jobs."""
+        recoverer = Recoverer(
+            Jobs(self.database),
+            EndedTrusts(self.database),
+            FakeTrusts(ComputeApi()),
+            self.claims,
+            FakeHosts(ComputeApi()),
+        )
+        of_leases = LeaseRecoverer(self.leases, self.hosts, self.claims, self.lent)
+        return manage.recovered(
+            recoverer, of_leases, self.recovery, commit=commit, wait=lambda _seconds: between()
+        )
+
+    def lent(self):
+        return pools.read(self.client_of_placement)
+
     def reported(self):
         """The hosts' reports, each as old as the test says."""
         found = self.hosts.all()
@@ -99,7 +122,7 @@ class LeaseService:
         sent = credential(who or host) | headers
         return self.client.get(f"/v1/hosts/{host}/leases", headers=sent)
 
-    def report(self, host, serves=(), ended=(), servers=(), who=None):
+    def report(self, host, serves=(), ended=(), servers=(), who=None, **more):
         body = {
             "report": {
                 "serves": [
@@ -108,6 +131,7 @@ class LeaseService:
                 ],
                 "ended": [{"id": lease, "epoch": epoch} for lease, epoch in ended],
                 "servers": list(servers),
+                **more,
             }
         }
         path = f"/v1/hosts/{host}/leases"

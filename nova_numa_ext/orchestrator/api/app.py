@@ -383,7 +383,9 @@ class _Routes:
         report = check_report(bodies.parsed(flask.request.get_data()))
         serves = {each["id"]: each for each in report["serves"]}
         ended = {each["id"]: each["epoch"] for each in report["ended"]}
-        self._lease_hosts.report(host, report["servers"])  # it lives, whatever becomes of the rest
+        kept = report if self._recovery.recovering() else None
+        # It lives, whatever becomes of the rest; of what it has, an old database is made whole.
+        self._lease_hosts.report(host, report["servers"], kept)
         for lease in self._leases_of(host):
             if lease.uuid in serves and lease.lease.epoch_at(host) is not None:
                 epoch, address = serves[lease.uuid]["epoch"], serves[lease.uuid]["address"]

@@ -247,6 +247,31 @@ def _of_leases(description: str, **more: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+_AMOUNT: Final = {"type": "integer", "minimum": 0, "maximum": _MOST_AMOUNT}
+_ASKED: Final = {
+    "type": "object",
+    "required": ["serves", "ends", "attaches"],
+    "additionalProperties": False,
+    "description": "what this host was last asked to do, as it was answered: sent while the service does not say",
+    "properties": {
+        "serves": _of_leases(
+            "leases that it serves",
+            gpu={**_UUID, "description": "provider of the GPU"},
+            memory_mb={**_AMOUNT, "minimum": 1, "description": "of the GPU, MiB"},
+            service_level={"enum": list(ServiceLevel), "description": "part of the GPU's time"},
+            api={"enum": list(RemoteGpuApi), "description": "by which the GPU is used"},
+            network_mbps={**_AMOUNT, "description": "promised, MB/s"},
+        ),
+        "ends": _of_leases("leases that it is to end"),
+        "attaches": _of_leases(
+            "leases of its servers",
+            server_id={**_UUID, "description": "that uses it"},
+            api={"enum": list(RemoteGpuApi), "description": "by which the GPU is used"},
+            address={"type": "string", "maxLength": 255, "description": "of the lease's process"},
+        ),
+    },
+}
+
 HOST_REPORT: Final[Mapping[str, Any]] = {
     "type": "object",
     "required": ["report"],
@@ -274,6 +299,7 @@ HOST_REPORT: Final[Mapping[str, Any]] = {
                     "know it now, and what it reported before counts",
                     "items": _UUID,
                 },
+                "asked": _ASKED,
             },
         }
     },

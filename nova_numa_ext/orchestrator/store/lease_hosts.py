@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts that lend GPUs or use leases: when each has last reported, and which servers that ask for leases it runs."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection, insert, select, update
 
@@ -21,11 +21,13 @@ class LeaseHost:
 
     :param seen_at: when that was, seconds since 1970, to :data:`FRESH_S`
     :param servers: uuids of those that run there, of those for which a lease is
+    :param kept: the whole report, as the API has checked it, where the database recovers
     """
 
     host: str
     seen_at: float
     servers: frozenset[str]
+    kept: Mapping[str, Any] | None = None
 
 
 class LeaseHosts:
@@ -37,18 +39,25 @@ class LeaseHosts:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def report(self, host: str, servers: Collection[str] | None) -> None:
+    def report(
+        self,
+        host: str,
+        servers: Collection[str] | None,
+        kept: Mapping[str, Any] | None = None,
+    ) -> None:
         """Take note that a host has reported.
 
         :param servers: that it runs, of those for which a lease is; None: those that it reported before
+        :param kept: the whole report, where the database recovers
         """
         there = self.read(host)
         if servers is None:
             servers = there.servers if there is not None else ()
-        same = there is not None and there.servers == frozenset(servers)
+        new = (frozenset(servers), kept)
+        same = there is not None and (there.servers, there.kept) == new
         if there is not None and same and self._database.now() - there.seen_at < FRESH_S:
             return
-        values = {"seen_at": Now(), "servers": sorted(servers)}
+        values = {"seen_at": Now(), "servers": sorted(servers), "kept": kept}
         mine = tables.lease_host.c.host == host
 
         def stored(connection: Connection) -> None:
@@ -72,4 +81,7 @@ class LeaseHosts:
             query = query.where(tables.lease_host.c.host == host)
         with self._database.transaction() as connection:
             rows = connection.execute(query).all()
-        return {row.host: LeaseHost(row.host, row.seen_at, frozenset(row.servers)) for row in rows}
+        return {
+            row.host: LeaseHost(row.host, row.seen_at, frozenset(row.servers), row.kept)
+            for row in rows
+        }

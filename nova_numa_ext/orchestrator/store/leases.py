@@ -22,7 +22,7 @@ from nova_numa_ext.orchestrator.store.tables import Now
 from nova_numa_ext.policy.remote_gpu import leases
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import Lease, LeaseState
-from placement_traits.claims import Amounts
+from placement_traits.claims import Amounts, Claim
 from placement_traits.errors import ConflictError, NumaExtError
 from placement_traits.names import RemoteGpuApi, ServiceLevel
 from placement_traits.reason import Reason
@@ -125,29 +125,45 @@ class Leases:
         :param user: who asks
         :param server: uuid of the server that it is for; '' for none
         """
-        uuid = str(uuids.uuid4())
-        fresh = Lease(uuid, gpu_host="")
-        row = insert(tables.lease).values(
-            uuid=uuid,
-            project_id=project,
-            user_id=user,
-            server=server,
-            asked=asdict(asked),
-            version=0,
-            gpu="",
-            amounts={},
-            claimed=False,
-            created_at=Now(),
-            changed_at=Now(),
-            reasons=[asdict(Reason(LeaseTerm.ASKED, user))],
-            **_columns(fresh),
-        )
+        fresh = Lease(str(uuids.uuid4()), gpu_host="")
+        why = Reason(LeaseTerm.ASKED, user)
+        values = {"gpu": "", "amounts": {}, "claimed": False}
+        return self._create(fresh, (project, user), asked, server, why, **values)
 
-        def stored(connection: Connection) -> StoredLease:
-            number = connection.execute(row).lastrowid
-            return _read(connection, number)
+    def adopt(
+        self, lease: Lease, claim: Claim, asked: LeaseSpec, server: str, gpu: str
+    ) -> StoredLease:
+        """Store a lease that an old database does not know, and for which Placement holds its claim.
 
-        return self._database.again(stored)
+        :param server: that it is for; '' where no host names one
+        :param gpu: its provider
+        """
+        why, owner = Reason(LeaseTerm.ADOPTED, ""), (claim.project, claim.user)
+        values = {"gpu": gpu, "amounts": claim.amounts, "claimed": True}
+        return self._create(lease, owner, asked, server, why, **values)
+
+    def recover(
+        self,
+        stored: StoredLease,
+        lease: Lease,
+        actor: Actor,
+        gpu: str,
+        amounts: Amounts,
+        *,
+        claimed: bool,
+    ) -> StoredLease:
+        """Store what became of a lease since the backup of an old database.
+
+        :param gpu: the provider that its claim holds; '' for none
+        :param amounts: of its claim, or that it is to hold
+        :param claimed: Placement holds it, or is to again
+        :raises LostRaceError: it has changed since it was read
+        """
+        gone = lease.state.final
+        more = {"gpu": gpu, "amounts": amounts, "claimed": claimed}
+        reasons = (Reason(LeaseTerm.ENDED_SINCE if gone else LeaseTerm.ADOPTED, ""),)
+        ended = {"ended_at": Now()} if gone else {}
+        return self._write(stored, lease, actor, reasons, **more, **ended)
 
     def read(self, uuid: str) -> StoredLease | None:
         """Return a lease, None when there is none.
@@ -311,6 +327,36 @@ class Leases:
             ids = connection.execute(old.limit(most)).scalars().all()
             connection.execute(delete(tables.lease).where(columns.id.in_(ids)))
         return len(ids)
+
+    def _create(
+        self,
+        lease: Lease,
+        owner: tuple[str, str],
+        asked: LeaseSpec,
+        server: str,
+        why: Reason,
+        **more: Any,
+    ) -> StoredLease:
+        project, user = owner
+        row = insert(tables.lease).values(
+            uuid=lease.uuid,
+            project_id=project,
+            user_id=user,
+            server=server,
+            asked=asdict(asked),
+            version=0,
+            created_at=Now(),
+            changed_at=Now(),
+            reasons=[asdict(why)],
+            **_columns(lease),
+            **more,
+        )
+
+        def stored(connection: Connection) -> StoredLease:
+            number = connection.execute(row).lastrowid
+            return _read(connection, number)
+
+        return self._database.again(stored)
 
     def _write(
         self,

@@ -166,6 +166,7 @@ lease_host: Final = Table(
     Column("host", String(255), primary_key=True),
     Column("seen_at", Double, nullable=False),
     Column("servers", JSON, nullable=False),
+    Column("kept", JSON(none_as_null=True)),
     mysql_engine="InnoDB",
 )
 

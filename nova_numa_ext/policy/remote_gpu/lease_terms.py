@@ -26,6 +26,8 @@ class LeaseTerm(StrEnum):
     STOPPED = "stopped"
     HOST_SILENT = "host_silent"
     SERVER_GONE = "server_gone"
+    ADOPTED = "adopted"
+    ENDED_SINCE = "ended_since"
 
 
 LEASE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
@@ -39,6 +41,8 @@ LEASE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         LeaseTerm.STOPPED: "its server does not run",
         LeaseTerm.HOST_SILENT: "the host of its GPU has not reported for {value} s",
         LeaseTerm.SERVER_GONE: "its server is on no host any more",
+        LeaseTerm.ADOPTED: "an older state of the service was restored: its server connects again",
+        LeaseTerm.ENDED_SINCE: "an older state of the service was restored, and it had ended since",
     }
 )
 

@@ -222,6 +222,26 @@ def release(lease: Lease) -> Lease:
     return ending if known else replace(ending, acknowledged=epoch)
 
 
+def recovered(lease: Lease, seen: int, gpu_host: str, *, known: bool) -> Lease:
+    """Return a lease of an old database at an epoch above all that may have been counted since its backup.
+
+    No client of an older one may connect; who used it attaches again when the GPU's host has acknowledged.
+
+    :param seen: the highest epoch that a host may know of it, 0: none
+    :param gpu_host: of the GPU that it holds
+    :param known: a host may serve it
+    """
+    starts = known and lease.state is not LeaseState.RELEASING
+    return replace(
+        lease,
+        gpu_host=gpu_host,
+        client_host="",
+        state=LeaseState.STARTING if starts else lease.state,
+        epoch=1 + max(lease.epoch, seen),
+        acknowledged=0,
+    )
+
+
 def end(lease: Lease) -> Lease:
     """Return a lease that has ended; its claim was released.
 

@@ -56,6 +56,7 @@ def url(request, tmp_path):
             connection.execute(delete(tables.job))
             connection.execute(delete(tables.trust))
             connection.execute(delete(tables.lease))
+            connection.execute(delete(tables.lease_host))
             nobody = {"holder": "", "term": 0, "expires_at": 0.0, "mark": 0}
             nobody |= {"recover_at": None, "recover_why": ""}
             connection.execute(update(tables.leader).values(nobody))

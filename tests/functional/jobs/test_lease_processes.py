@@ -28,6 +28,7 @@ from placement_traits import pools
 from placement_traits.claims import emptied
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.pool_reporter import gpu_uuids
+from tests.support.jobs_database import backed_up, restored
 from tests.support.lease_service import ASKED, ENGINE, SERVER, LeaseService, credential
 from tests.support.polling import until
 from tests.support.pools import pool
@@ -137,6 +138,7 @@ class Client:
     """A connection to a lease's process."""
 
     def __init__(self, address, epoch):
+        self.epoch = epoch
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), 5)
         self.socket.sendall(f"{epoch}\n".encode())
@@ -218,6 +220,34 @@ def test_leases_run_on_without_the_service_and_without_their_supervisor(hosts):
     assert (hosts.service.state(lease), client.echo("yes")) == (LeaseState.ATTACHED, "yes")
     client.close()
     again.close()
+
+
+def test_processes_run_on_under_an_old_database_and_serve_the_adopted_lease(hosts):
+    """The lease was asked for after the backup; who used it is cut when its new epoch begins, and not before."""
+    service = hosts.service
+    backup = backed_up(service.database)
+    lease = attached(hosts)
+    before, client = hosts.processes(), hosts.connected("c1")
+    assert client.echo("hello") == "hello"
+    restored(service.database, backup)
+    service.start()
+    service.recovery.begin("restored")
+    hosts.asked.clear()
+    for each in hosts.turns.values():
+        each.turn()
+    assert sorted(hosts.asked) == sorted(
+        (host, method, 503) for host in hosts.turns for method in ("GET", "POST")
+    )
+    assert (hosts.processes(), client.echo("still")) == (before, "still")
+    assert service.recover() == 0
+    assert client.echo("cut?") == "cut?", "its host has not learned of the new epoch yet"
+    hosts.rounds(4)
+    again = hosts.connected("c1")
+    assert (again.epoch, again.accepted, again.echo("here")) == (2, True, "here")
+    assert (hosts.processes(), client.echo("cut?")) == (before, "")
+    assert service.state(lease) is LeaseState.ATTACHED
+    for each in (client, again):
+        each.close()
 
 
 # What nova does -> where Placement has the server, and which hosts run it, one after the other.

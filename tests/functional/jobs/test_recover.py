@@ -13,11 +13,14 @@ from nova_numa_ext.orchestrator.cloud.servers import JOB_TAG, MEMBER_TAG, TAG
 from nova_numa_ext.orchestrator.cloud.trusts import GivenTrust
 from nova_numa_ext.orchestrator.reconcile import LostTrusts
 from nova_numa_ext.orchestrator.recover import Recoverer
+from nova_numa_ext.orchestrator.recover_leases import LeaseRecoverer
 from nova_numa_ext.orchestrator.reservations import unanswered
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
 from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
+from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
+from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.recovery import Recovery, seen_in
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.jobs.plan import ProviderAmount
@@ -133,6 +136,11 @@ def test_a_file_that_cannot_be_written_is_said(database, tmp_path, caplog):
 # What becomes of what it does not know --------------------------------------------------------------------------------
 
 
+def no_leases(database, claims):
+    """What recovers leases where no host lends GPUs."""
+    return LeaseRecoverer(Leases(database), LeaseHosts(database), claims, lambda: ())
+
+
 class Restored:
     """A service over a copy of its database.
 
@@ -171,7 +179,11 @@ class Restored:
             world.jobs, EndedTrusts(world.database), world.trusts, self.claims, world.hosts
         )
         return manage.recovered(
-            recoverer, Recovery(world.database), commit=commit, wait=lambda _seconds: between()
+            recoverer,
+            no_leases(world.database, self.claims),
+            Recovery(world.database),
+            commit=commit,
+            wait=lambda _seconds: between(),
         )
 
     def counting(self, job):
@@ -261,7 +273,9 @@ def test_a_backup_that_is_loaded_under_an_engine_that_runs_touches_no_server(
     assert (world.state(known), world.api.there()) == (RUNNING, servers)
     world.jobs.set(world.jobs.read(known.uuid), USER, cancelled=False)
     recoverer = Recoverer(world.jobs, EndedTrusts(database), world.trusts, claims, world.hosts)
-    assert manage.recovered(recoverer, Recovery(database), commit=True, wait=lambda _s: None) == 0
+    of_leases = no_leases(database, claims)
+    recovery = Recovery(database)
+    assert manage.recovered(recoverer, of_leases, recovery, commit=True, wait=lambda _s: None) == 0
     world.rounds(4)
     assert [world.jobs.read(each.uuid).state for each in (known, unknown)] == [RUNNING, RUNNING]
     assert (world.api.there(), world.trusts.deleted) == (servers, [])
