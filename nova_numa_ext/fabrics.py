@@ -19,10 +19,14 @@ second step, and reads again what the other has written; an empty leaf may have 
 
 Groups that share hold no hosts. One of several leafs takes units of their ``LEAF_UPLINK``, so that groups that ask to
 be alone see it; leafs that an older release wrote do not count them until the fabric is applied again.
+
+Of a leaf of several blocks a group's block takes a part of the uplinks only, so that one that shares them finds units,
+too. Who takes any there writes the root as above once more, after the claim, and gives the claim back where another has
+done so since the fabric was read: of two who planned at the same time one loses, and sees the other's claim then.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -39,6 +43,7 @@ from placement_traits.claims import (
     emptied,
 )
 from placement_traits.client import GenerationConflictError, PlacementClient, PlacementError
+from placement_traits.errors import ConflictError
 from placement_traits.fabric import LeafLayout
 from placement_traits.fabric_tree import layout_of, leaf_inventories
 
@@ -74,6 +79,11 @@ class FabricState:
             if uuid in amounts
         }
         return {node: held for node, held in of_nodes.items() if held}
+
+    @property
+    def divided(self) -> frozenset[str]:
+        """Leafs of several blocks, whose groups use the same uplinks."""
+        return frozenset(leaf.name for leaf in self.leafs.leafs if leaf.size >= 2 * leaf.block)
 
     def nodes(self, amounts: Amounts) -> frozenset[str]:
         """Return the nodes of which there is something among some amounts, uplinks included."""
@@ -153,7 +163,12 @@ class PlacementFabrics:
             if (index := _number(tree[uuid], "NET_INDEX")) is not None
         )
         leafs = [
-            _leaf(node_of[uuid], tuple(node_of[each] for each in above(uuid)), tree[uuid])
+            _leaf(
+                node_of[uuid],
+                tuple(node_of[each] for each in above(uuid)),
+                tree[uuid],
+                self._planned_size(uuid, tree[uuid]),
+            )
             for _, uuid in ordered
         ]
         first = ordered[0][1] if ordered else ""
@@ -185,6 +200,17 @@ class PlacementFabrics:
             ),
         )
 
+    def _planned_size(self, leaf: str, summary: Mapping[str, Any]) -> int:
+        """Return the hosts of a leaf by its plan; of one that is drained Placement's summaries show none."""
+        hosts = [each for key, each in summary["resources"].items() if key in names.LEAF_CLASSES]
+        size = sum(int(each["capacity"]) for each in hosts)
+        if size or not any(each["used"] for each in summary["resources"].values()):
+            return size
+        inventories = self._client.get(f"/resource_providers/{leaf}/inventories")["inventories"]
+        return sum(
+            int(each["total"]) for key, each in inventories.items() if key in names.LEAF_CLASSES
+        )
+
     def held(self, owner: GroupOwner) -> Amounts:
         """Return what a group holds; {} for nothing.
 
@@ -209,7 +235,7 @@ class PlacementFabrics:
         for name, layout in found.layouts.items():
             self._lay_out(fabric.providers[name], sizes[name], layout)
         if found.layouts:
-            self._confirm(fabric)
+            fabric = replace(fabric, generation=self._confirm(fabric))
         used = _uplinks(fabric, found)
         amounts = {
             fabric.providers[node]: {**held, **used.get(node, {})}
@@ -219,6 +245,17 @@ class PlacementFabrics:
         self._claims.write(
             Claim(owner.group, names.GROUP_CONSUMER, owner.project, owner.user, amounts)
         )
+        self._confirm_uplinks(fabric, owner, used, {})
+
+    def keep(self, owner: GroupOwner, amounts: Amounts) -> None:
+        """Let a group hold what it holds, new for all who have read it before: none of them may release it any more.
+
+        :raises ConflictError: it holds something else by now
+        """
+        claim = self._claims.read(owner.group)
+        if claim is None or claim.amounts != amounts:
+            raise ConflictError(f"What server group {owner.group} holds has changed meanwhile.")
+        self._claims.write(claim)
 
     def share(self, fabric: FabricState, owner: GroupOwner, found: LeafPlan) -> None:
         """Let others see whose uplinks a group uses beside them, with those that it uses already.
@@ -230,8 +267,10 @@ class PlacementFabrics:
         claim = self._claims.read(owner.group)
         if claim is None:
             claim = Claim(owner.group, names.GROUP_CONSUMER, owner.project, owner.user, {})
-        if used.keys() - claim.amounts.keys():
+        if used:
             self._claims.write(replace(claim, amounts={**used, **claim.amounts}))
+        if used.keys() - claim.amounts.keys():
+            self._confirm_uplinks(fabric, owner, _uplinks(fabric, found), claim.amounts)
 
     def release(self, group: str) -> None:
         """Let a group hold nothing; done already is done."""
@@ -277,6 +316,59 @@ class PlacementFabrics:
             return False
         return True
 
+    def follow(self, claim: Claim, hosts: Collection[str], *, dry_run: bool) -> Amounts | None:
+        """Let the uplinks that a group shares be those of its servers; a claim of more than uplinks stays.
+
+        An uplink that another group has alone by now is not taken.
+
+        :param claim: as it was read
+        :param hosts: compute nodes with servers of the group
+        :param dry_run: nothing is written
+        :returns: what it holds now; None where it has changed since it was read
+        """
+        if not only_shares(claim.amounts):
+            return claim.amounts
+        leafs = self._leafs_of(claim, hosts)
+        units = max(of_leaf[names.LEAF_UPLINK] for of_leaf in claim.amounts.values())
+        after: Amounts = {
+            leaf: claim.amounts.get(leaf, {names.LEAF_UPLINK: units})
+            for leaf in (leafs if len(leafs) > 1 else ())
+        }
+        if after == claim.amounts or dry_run:
+            return after
+        try:
+            self._claims.write(replace(claim, amounts=after))
+        except GenerationConflictError:
+            return None
+        except NoRoomError:
+            after = {leaf: held for leaf, held in after.items() if leaf in claim.amounts}
+            if after != claim.amounts:
+                self._claims.write(replace(claim, amounts=after))
+        return after
+
+    def _leafs_of(self, claim: Claim, hosts: Collection[str]) -> frozenset[str]:
+        """Return the providers of the leafs whose uplinks are counted and that some hosts hang on."""
+        trait_of = {
+            fabric.providers[leaf]: trait
+            for fabric in self.read()
+            for trait, leaf in fabric.leaf_of_trait.items()
+            if leaf in fabric.counted
+        }
+        left, found = {*hosts}, set()
+        for leaf in claim.amounts.keys() & trait_of.keys():  # most are where they were
+            below = self._client.get(f"/resource_providers?required={trait_of[leaf]}")
+            here = left.intersection(each["name"] for each in below["resource_providers"])
+            if here:
+                found.add(leaf)
+                left -= here
+        leaf_of = {trait: leaf for leaf, trait in trait_of.items()}
+        for host in left:
+            root = self._client.provider_named(host)
+            if root is not None:
+                traits = self._client.get(f"/resource_providers/{root['uuid']}/traits")["traits"]
+                found |= {leaf_of[trait] for trait in traits if trait in leaf_of}
+        return frozenset(found)
+
     def _lay_out(self, provider: str, leaf: Leaf, layout: LeafLayout) -> None:
         path = f"/resource_providers/{provider}/inventories"
         body = self._client.get(path)
@@ -298,17 +390,42 @@ class PlacementFabrics:
                 raise NoRoomError(error.what, error.status, error.code, error.detail) from error
             raise
 
-    def _confirm(self, fabric: FabricState) -> None:
-        """Raise the root's generation, if it is still the one that was read."""
+    def _confirm(self, fabric: FabricState) -> int:
+        """Raise the root's generation, if it is still the one that was read; return the new one."""
         path = f"/resource_providers/{fabric.root}/inventories"
         inventories = self._client.get(path)["inventories"]
-        self._client.put(
+        written = self._client.put(
             path,
             {"resource_provider_generation": fabric.generation, "inventories": inventories},
         )
+        return int(written["resource_provider_generation"])
+
+    def _confirm_uplinks(
+        self, fabric: FabricState, owner: GroupOwner, leafs: Collection[str], before: Amounts
+    ) -> None:
+        """Make sure that nobody else takes uplinks of the same leafs of several blocks, planned at the same time.
+
+        :param leafs: of which the group has taken uplinks just now
+        :param before: what it held before that, and holds again where another was faster
+        :raises ConflictError: another was
+        """
+        if fabric.divided.isdisjoint(leafs):
+            return
+        try:
+            self._confirm(fabric)
+        except ConflictError:
+            claim = self._claims.read(owner.group)
+            if claim is not None:
+                self._claims.write(replace(claim, amounts=before))
+            raise
 
 
-def _leaf(name: str, above: tuple[str, ...], summary: Mapping[str, Any]) -> Leaf:
+def only_shares(held: Amounts) -> bool:
+    """Return whether a group holds nothing but uplinks beside others."""
+    return bool(held) and all({*of_node} == {names.LEAF_UPLINK} for of_node in held.values())
+
+
+def _leaf(name: str, above: tuple[str, ...], summary: Mapping[str, Any], planned_size: int) -> Leaf:
     amounts = {key: each for key, each in summary["resources"].items() if key in names.LEAF_CLASSES}
     size = sum(each["capacity"] for each in amounts.values())
     percent = _number(summary, "NET_OVERSUBSCRIPTION")
@@ -323,7 +440,7 @@ def _leaf(name: str, above: tuple[str, ...], summary: Mapping[str, Any]) -> Leaf
         block,
         layout_of(amounts),
         held,
-        residents(uplinks["used"], size, block, held),
+        residents(uplinks["used"], planned_size, block, held),
         oversubscription=None if percent is None else percent / 100,
     )
 

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from nova_numa_ext.fabrics import FabricState, GroupOwner
+from nova_numa_ext.fabrics import FabricState, GroupOwner, only_shares
 from nova_numa_ext.policy.network.groups import (
     Claims,
     GroupRequest,
@@ -69,6 +69,12 @@ class Fabrics(Protocol):
 
         :raises NoRoomError: another group has some of it
         :raises ConflictError: others have planned since the fabric was read
+        """
+
+    def keep(self, owner: GroupOwner, amounts: Amounts) -> None:
+        """Let a group hold what it holds, new for all who have read it before: none of them may release it any more.
+
+        :raises ConflictError: it holds something else by now
         """
 
     def share(self, fabric: FabricState, owner: GroupOwner, found: LeafPlan) -> None:
@@ -193,17 +199,22 @@ class GroupPlanner:
         """Plan a group, and let it hold its leafs when its first servers come; one that shares is noted on its uplinks.
 
         One that has servers and holds nothing was placed while nothing was claimed: what others are beside it by now is
-        no place to hold.
+        no place to hold. One whose servers are all gone begins again: hosts that it still holds are kept from those who
+        sweep, and where it only shared and asks to be alone now, its uplinks are forgotten.
 
         :param arrays: hosts with the traits that name their leafs
         :param claims: false: nothing is claimed
         """
         search = _Search(group, offered, arrays, passing, self._choose, where=self._where)
-        for _ in range(_CLAIM_TRIES):
+        begins = not (group.hosts or group.moves)
+        for attempt in range(_CLAIM_TRIES):
             try:
                 held = self._made().held(group.owner)
             except ForeignConsumerError as error:
                 return NoPlan((str(error),))
+            if claims and begins and group.request.claims and only_shares(held):
+                self._made().release(group.uuid)
+                held = {}
             refusals: list[str] = []
             for fabric in self._made().read():
                 if held and not fabric.nodes(held):
@@ -214,24 +225,44 @@ class GroupPlanner:
                 refusals += answer.reasons
             else:
                 return NoPlan(tuple(refusals) or (_NO_FABRIC,))
-            begins = not (held or group.hosts or group.moves)
-            takes = begins if group.request.claims else bool(search.chosen.uplinks)
-            if not claims or not takes or self._took(fabric, group, search.chosen, begins):
-                return replace(answer, claimed=claims and takes and begins)
+            if not claims:
+                return answer
+            try:
+                took = self._take(fabric, group, search.chosen, held, begins=begins)
+            except (NoRoomError, ConflictError) as error:
+                if not begins and attempt == _CLAIM_TRIES - 1:  # it is there, seen or not
+                    LOG.warning("Server group %s shares uplinks unseen: %s", group.uuid, error)
+                    return answer
+                LOG.info("Server group %s is planned again: %s", group.uuid, error)
+                continue
+            return replace(answer, claimed=took and begins and not held)
         return NoPlan((_LOST,))
 
-    def _took(self, fabric: FabricState, group: ServerGroup, found: LeafPlan, begins: bool) -> bool:
-        """Let a group hold what was planned, or be seen on the uplinks that it shares; False: plan it again."""
-        take = self._made().claim if group.request.claims else self._made().share
-        try:
-            take(fabric, group.owner, found)
-        except (NoRoomError, ConflictError) as error:
-            if not begins:  # it is there, seen or not
-                LOG.warning("Server group %s shares uplinks unseen: %s", group.uuid, error)
-                return True
-            LOG.info("Server group %s is planned again: %s", group.uuid, error)
-            return False
-        return True
+    def _take(
+        self,
+        fabric: FabricState,
+        group: ServerGroup,
+        found: LeafPlan,
+        held: Amounts,
+        *,
+        begins: bool,
+    ) -> bool:
+        """Let a group hold what was planned, or be seen on the uplinks that it shares; return whether it takes any.
+
+        :param held: what it held before it was planned
+        :raises NoRoomError: another group has some of it
+        :raises ConflictError: others have planned since, or have released what it held
+        """
+        if begins and fabric.held(held):
+            self._made().keep(group.owner, held)
+            return True
+        if not group.request.claims and found.uplinks:
+            self._made().share(fabric, group.owner, found)
+            return True
+        if group.request.claims and begins:
+            self._made().claim(fabric, group.owner, found)
+            return True
+        return False
 
     def _choose(self, leafs: Leafs, asked: GroupRequest) -> LeafPlan | NoLeafs:
         return self._planner(leafs, asked, self._options)

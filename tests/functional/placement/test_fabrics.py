@@ -23,6 +23,7 @@ from tests.support.at_once import at_once
 from tests.support.fabric_in_placement import put_fabric
 from tests.support.fabrics import fabric, leafs_of
 from tests.support.faults import FaultyAdapter, lose_answer, lose_request
+from tests.support.group_hosts import leaf_trait
 
 ALIVE, FAILED = GroupMember("ACTIVE", "h1"), GroupMember("ERROR", "")
 BLOCK = {names.LEAF_BLOCK: 16}
@@ -148,6 +149,102 @@ def test_of_a_quiet_and_a_sharing_group_in_the_same_moment_one_loses(fabrics):
         fabrics.share(state, owner(), shared)
 
 
+def divided(cloud):
+    """Two pods of two leafs of 16 hosts that pass upwards all that these send: four blocks of 4 each."""
+    plan = replace(fabric([16] * 4, block_size=4, nonblocking=True), name="wide")
+    plan = replace(plan, hosts={f"w-{host}": leaf for host, leaf in plan.hosts.items()})
+    put_fabric(cloud.client, plan)
+
+
+def wide(fabrics):
+    return next(state for state in fabrics.read() if state.name == "wide")
+
+
+def test_of_two_groups_on_a_leaf_of_several_blocks_in_the_same_moment_one_loses(cloud, fabrics):
+    """Each would find units enough: a block has a fourth of the uplinks, one that shares takes a thousand."""
+    divided(cloud)
+    state = wide(fabrics)
+    both, fourth = ("l000", "l001"), names.LEAF_UPLINK_UNITS // 4
+    shared = replace(blocks(), uplinks=dict.fromkeys(both, 1000))
+    of_four = {names.LEAF_BLOCK: 4}
+    quiet = LeafPlan((), dict.fromkeys(both, of_four), uplinks=dict.fromkeys(both, fourth))
+    first, late = owner(), owner()
+    fabrics.share(state, first, shared)
+    with pytest.raises(ConflictError):
+        fabrics.claim(state, late, quiet)
+    assert fabrics.held(late) == {}
+    after = wide(fabrics)
+    assert asked(after, 20, UplinkShare.QUIET).uplinks.keys().isdisjoint(shared.uplinks)
+    fabrics.release(first.group)
+    state = wide(fabrics)
+    fabrics.claim(state, late, quiet)
+    with pytest.raises(ConflictError):
+        fabrics.share(state, first, shared)
+    assert fabrics.held(first) == {}
+
+
+def test_a_group_that_grows_and_loses_keeps_what_it_shared_before(cloud, fabrics):
+    divided(cloud)
+    group = owner()
+    fabrics.share(wide(fabrics), group, replace(blocks(), uplinks={"l000": 1, "l001": 1}))
+    before, state = fabrics.held(group), wide(fabrics)
+    fabrics.claim(state, owner(), asked(state, 20, UplinkShare.QUIET))
+    with pytest.raises(ConflictError):
+        fabrics.share(state, group, replace(blocks(), uplinks={"l003": 1}))
+    assert fabrics.held(group) == before
+
+
+def test_who_uses_the_uplinks_of_a_drained_leaf_is_seen_as_before(cloud, fabrics):
+    divided(cloud)
+    state = wide(fabrics)
+    fabrics.claim(state, owner(), asked(state, 20, UplinkShare.QUIET))
+    used = {leaf.name: leaf.residents for leaf in wide(fabrics).leafs.leafs}
+    assert not any(used.values())
+    for leaf in used:
+        FabricWriter(cloud.client).drain("wide", leaf, on=True)
+    after = wide(fabrics)
+    assert {leaf.name: leaf.residents for leaf in after.leafs.leafs} == used
+    assert not any(leaf.room for leaf in all_free(after).leafs)
+
+
+def test_what_is_kept_is_not_swept_by_who_has_read_it_before(fabrics):
+    """A group comes again right when the sweep has seen that its servers are gone."""
+    (state,) = fabrics.read()
+    group = owner()
+    fabrics.claim(state, group, blocks("l000"))
+    (read,) = fabrics.all()
+    fabrics.keep(group, fabrics.held(group))
+    assert not fabrics.release_dead(read)
+    (read,) = fabrics.all()
+    assert fabrics.release_dead(read)
+    with pytest.raises(ConflictError):
+        fabrics.keep(group, read.amounts)
+
+
+def test_what_a_group_shares_follows_its_servers_as_far_as_others_let_it(cloud, fabrics):
+    hosts = ["h-l000", "h-l001", "h-l004"]
+    for host in hosts:
+        made = cloud.client.post("/resource_providers", {"name": host})
+        path = f"/resource_providers/{made['uuid']}/traits"
+        trait = leaf_trait(host.removeprefix("h-"))
+        cloud.client.put(path, {"resource_provider_generation": 0, "traits": [trait]})
+    (state,) = fabrics.read()
+    group, quiet = owner(), owner()
+    units = {names.LEAF_UPLINK: 1}
+    spread = dict.fromkeys(("l000", "l001", "l002", "l003"), 1)
+    fabrics.share(state, group, replace(blocks(), uplinks=spread))
+    (claim,) = fabrics.all()
+    alone = {names.LEAF_UPLINK: names.LEAF_UPLINK_UNITS}
+    fabrics.claim(state, quiet, replace(blocks("l004"), uplinks=dict.fromkeys(["l004"], 10**9)))
+    assert fabrics.held(quiet) == {cloud.providers["l004"]: {**BLOCK, **alone}}
+    expected = {cloud.providers[leaf]: units for leaf in ("l000", "l001")}
+    assert fabrics.follow(claim, {*hosts, "of no fabric"}, dry_run=False) == expected
+    assert fabrics.held(group) == expected
+    assert fabrics.follow(claim, hosts, dry_run=False) is None
+    (held,) = [each for each in fabrics.all() if each.consumer == quiet.group]
+    assert fabrics.follow(held, (), dry_run=False) == held.amounts
+
+
 def test_leafs_of_an_older_release_count_no_uplinks_until_the_fabric_is_applied_again(cloud):
     for leaf in cloud.plan.leafs:
         path = f"/resource_providers/{cloud.providers[leaf]}/inventories"
@@ -210,19 +307,19 @@ def test_a_claim_is_swept_when_no_member_is_alive_and_only_then(fabrics):
             deleted.group: None,
         }
     )
-    tried = {claim.consumer: result for claim, result in sweep(fabrics, nova, dry_run=True)}
+    tried = {claim.consumer: result for claim, result, _ in sweep(fabrics, nova, dry_run=True)}
     assert tried == {
         alive.group: SweepResult.ALIVE,
         dead.group: SweepResult.WOULD,
         shelved.group: SweepResult.ALIVE,
         deleted.group: SweepResult.UNKNOWN,
     }
-    swept = {claim.consumer: result for claim, result in sweep(fabrics, nova)}
+    swept = {claim.consumer: result for claim, result, _ in sweep(fabrics, nova)}
     assert swept[dead.group] == SweepResult.RELEASED
     assert {claim.consumer for claim in fabrics.all()} == set(tried) - {dead.group}
     for used, result in ((True, SweepResult.UNKNOWN), (False, SweepResult.RELEASED)):
         found = sweep(fabrics, nova, may_be_used=lambda _claim, used=used: used)
-        assert {claim.consumer: result for claim, result in found}[deleted.group] == result
+        assert {claim.consumer: result for claim, result, _ in found}[deleted.group] == result
 
 
 def test_a_claim_that_changed_since_it_was_read_is_not_swept(fabrics):
@@ -303,7 +400,7 @@ def check_claims(cloud, threads, claims_each):
     assert left
     assert counts["held"] >= threads
     fabrics = PlacementFabrics(cloud.client)
-    for claim, result in sweep(fabrics, Groups()):
+    for claim, result, _ in sweep(fabrics, Groups()):
         assert result is SweepResult.RELEASED, claim
     assert fabrics.all() == []
     (state,) = fabrics.read()

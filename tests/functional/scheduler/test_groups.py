@@ -73,6 +73,9 @@ class Blocks:
     def release(self, group: str) -> None:
         del self.claims[group]
 
+    def keep(self, owner, amounts) -> None:
+        assert self.claims[owner.group] == amounts
+
     def share(self, fabric, owner, found) -> None:
         raise AssertionError("no plan of these tests uses uplinks beside others")
 

@@ -2,6 +2,7 @@
 """Server groups in nova's own scheduler over a real Placement: fabric, claims and servers are all there."""
 
 import uuid
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.fabrics import GroupOwner, PlacementFabrics
 from nova_numa_ext.heal.group_claims import GroupMember, SweepResult, sweep
 from nova_numa_ext.policy.modes import Mode
+from nova_numa_ext.policy.network.groups import LeafPlan
 from nova_numa_ext.policy.network.planner import plan
 from nova_numa_ext.scheduler import process, session
 from nova_numa_ext.scheduler.group_plan import GroupPlanner
@@ -102,6 +104,23 @@ def small(cloud, made):
     return Trained(cloud, 4, 3, made)
 
 
+def free(small):
+    """Delete the servers of the last request."""
+    for server in small.cloud.last_servers:
+        small.cloud.placement.delete(f"/allocations/{server}")
+
+
+def elsewhere(*leafs):
+    """A plan that shares the uplinks of some leafs."""
+    return LeafPlan((), uplinks=dict.fromkeys(leafs, 1000))
+
+
+def empty_again(state):
+    """A fabric as it was before any group came."""
+    leafs = [replace(leaf, held={}, residents=()) for leaf in state.leafs.leafs]
+    return replace(state, leafs=replace(state.leafs, leafs=tuple(leafs), uplinks={}))
+
+
 def leafs_of(hosts):
     return [host.partition("-")[0] for host in hosts]
 
@@ -162,7 +181,7 @@ def test_what_a_killed_scheduler_leaves_is_swept(small):
         def members(self, _group):
             return [GroupMember("ERROR", "")] * 4
 
-    assert [result for _, result in sweep(small.fabrics, Nova())] == [SweepResult.RELEASED]
+    assert [found.result for found in sweep(small.fabrics, Nova())] == [SweepResult.RELEASED]
     (after,) = small.fabrics.read()
     assert after.leafs == state.leafs
     small.configure()
@@ -181,6 +200,53 @@ def test_a_member_that_failed_is_replaced_in_the_groups_own_block(small):
     (replaced,) = small.boot(server_group(1, hosts=stay), 1)
     assert replaced.startswith(("l000", "l001"))
     assert small.holds(group) == held
+
+
+def test_a_group_whose_servers_are_gone_begins_again_and_is_seen(small):
+    """It shared, and asks to be alone now; what it shared before is no reason against its own leafs."""
+    group = server_group(1)
+    small.boot(server_group(1), 4, keys={"numa_ext:net_within": "pod"})
+    assert small.holds(group) == {}
+    free(small)
+    assert set(leafs_of(small.boot(server_group(1), 4))) == {"l000", "l001"}
+    assert set(small.holds(group)) == {"l000", "l001", "p00"}
+
+
+def test_a_group_that_shares_and_begins_again_is_not_placed_on_uplinks_of_another(small):
+    """Its servers are gone, its claim is there yet; its leafs are another group's when it is planned."""
+    within = {"numa_ext:net_within": "pod"}
+    group = server_group(1)
+    small.boot(server_group(1), 4, keys=within)
+    free(small)
+    small.fabrics.release(group.uuid)
+    small.boot(server_group(2), 4)
+    taken = small.fabrics.read()
+    share, read = small.fabrics.share, small.fabrics.read
+    stale = [empty_again(state) for state in taken]
+    tried: list[object] = []
+    small.fabrics.read = lambda: read() if tried else stale
+
+    def noted(*arguments):
+        tried.append(arguments)
+        share(*arguments)
+
+    small.fabrics.share = noted
+    (state,) = taken
+    share(state, GroupOwner(group.uuid, "project", "user"), elsewhere("l002", "l003"))
+    hosts = small.boot(server_group(1), 4, keys=within)
+    assert len(tried) == 2
+    assert set(leafs_of(hosts)) == {"l002", "l003"}
+
+
+def test_what_a_group_holds_is_kept_when_it_begins_again(small):
+    """A sweep that had read the claim before finds it changed."""
+    group = server_group(1)
+    small.boot(server_group(1), 4)
+    free(small)
+    (read,) = small.fabrics.all()
+    small.boot(server_group(1), 4)
+    assert not small.fabrics.release_dead(read)
+    assert small.holds(group)
 
 
 def test_a_group_does_not_grow_out_of_what_it_holds(small):
