@@ -403,7 +403,7 @@ class PlacementFabrics:
     def _confirm_uplinks(
         self, fabric: FabricState, owner: GroupOwner, leafs: Collection[str], before: Amounts
     ) -> None:
-        """Make sure that nobody else takes uplinks of the same leafs of several blocks, planned at the same time.
+        """Make sure that no other group takes uplinks of the same leafs of several blocks, planned at the same time.
 
         :param leafs: of which the group has taken uplinks just now
         :param before: what it held before that, and holds again where another was faster

@@ -21,7 +21,8 @@ from nova_numa_ext.cli.jobs_client import SERVICE_TYPE, JobsClient
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.endpoints import COMPUTE_VERSION
 from nova_numa_ext.fabrics import PlacementFabrics
-from nova_numa_ext.heal.group_claims import GroupMember, SweepResult, sweep
+from nova_numa_ext.heal.forgotten_groups import ANYWHERE
+from nova_numa_ext.heal.group_claims import GroupMember, Swept, sweep
 from nova_numa_ext.heal.nova_servers import NovaServers
 from nova_numa_ext.policy.numa.capacity import HostCapacity
 from nova_numa_ext.policy.numa.whatif import Answer
@@ -234,7 +235,7 @@ class Cloud:
             return frozenset()
         return frozenset(self._get(f"/resource_providers/{root['uuid']}/traits")["traits"])
 
-    def sweep_fabrics(self, *, dry_run: bool) -> Iterator[tuple[Claim, SweepResult]]:
+    def sweep_fabrics(self, *, dry_run: bool) -> Iterator[Swept]:
         """Release what dead server groups hold of fabrics; yield each group's claim with what became of it.
 
         A group that nova does not know keeps its claim while a server of its project is on a host of its leafs.
@@ -242,10 +243,8 @@ class Cloud:
         nova, fabrics = NovaServers(self._connection.compute), PlacementFabrics(self._placement)
 
         def may_be_used(claim: Claim) -> bool:
-            hosts = fabrics.hosts(claim.amounts)
-            return any(
-                server.project == claim.project and server.host in hosts for server in nova.all()
-            )
+            used = nova.hosts_of_projects().get(claim.project, frozenset())
+            return ANYWHERE in used or not used.isdisjoint(fabrics.hosts(claim.amounts))
 
         return sweep(fabrics, nova, dry_run=dry_run, may_be_used=may_be_used)
 

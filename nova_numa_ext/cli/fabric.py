@@ -24,6 +24,8 @@ _SWEPT: Final = {
     SweepResult.RELEASED: "released",
     SweepResult.WOULD: "would be released",
     SweepResult.ALIVE: "in use",
+    SweepResult.FOLLOWED: "in use; the uplinks that it shares follow its servers",
+    SweepResult.WOULD_FOLLOW: "in use; the uplinks that it shares would follow its servers",
     SweepResult.UNKNOWN: "left: nova does not know the group, and servers of its project are on its leafs",
     SweepResult.CHANGED: "has changed meanwhile; run again",
 }
@@ -204,7 +206,7 @@ class SweepFabric(command.Lister):  # type: ignore[misc]
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and rows."""
         found = self.app.client_manager.numa.sweep_fabrics(dry_run=parsed_args.dry_run)
-        rows = [(claim.consumer, claim.project, _SWEPT[result]) for claim, result in found]
+        rows = [(each.claim.consumer, each.claim.project, _SWEPT[each.result]) for each in found]
         return ("Server group", "Project", "Result"), rows
 
 

@@ -14,6 +14,7 @@ from oslo_config import cfg
 from nova_numa_ext import endpoints
 from nova_numa_ext.cli.fleet import one_reading
 from nova_numa_ext.fabrics import PlacementFabrics
+from nova_numa_ext.heal.forgotten_groups import ForgottenGroups
 from nova_numa_ext.heal.group_claims import SweepResult, sweep
 from nova_numa_ext.heal.healer import Healer
 from nova_numa_ext.heal.nova_servers import NovaServers
@@ -33,20 +34,30 @@ _DESCRIPTION = (
 )
 
 
-_SWEPT: Final = {SweepResult.RELEASED: HealResult.DONE, SweepResult.WOULD: HealResult.WOULD}
+_SWEPT: Final = {
+    SweepResult.RELEASED: HealResult.DONE,
+    SweepResult.FOLLOWED: HealResult.DONE,
+    SweepResult.WOULD: HealResult.WOULD,
+    SweepResult.WOULD_FOLLOW: HealResult.WOULD,
+}
 _UNKNOWN: Final = (
-    "nova does not know the server group, and its servers may still run; "
-    "openstack numa fabric sweep releases what no server of its project stands on"
+    "nova does not know the server group, and its servers may still run; it is released when no server of its "
+    "project has been on its leafs for the grace time (--every), or at once by openstack numa fabric sweep"
 )
+_GRACE_S: Final = 300.0  # nova's servers have hosts long before
 
 
 def main(
-    argv: Sequence[str] | None = None, *, sleep: Callable[[float], object] = time.sleep
+    argv: Sequence[str] | None = None,
+    *,
+    sleep: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
 ) -> int:
     """Heal once, or for ever; returns 0, or 1 when something failed."""
     arguments = _parser().parse_args(argv)
+    forgotten = ForgottenGroups(arguments.grace, clock)
     while True:
-        failed = _once(arguments)
+        failed = _once(arguments, forgotten)
         if arguments.every is None:
             return int(failed)
         sleep(arguments.every)
@@ -60,6 +71,14 @@ def _parser() -> argparse.ArgumentParser:
         type=number_from(1.0, 86_400.0),
         metavar="SECONDS",
         help="go on: again so long after each run",
+    )
+    parser.add_argument(
+        "--grace",
+        type=number_from(0.0, 86_400.0),
+        default=_GRACE_S,
+        metavar="SECONDS",
+        help="how long no server of its project must have been on the leafs of a server group that nova does not "
+        f"know, until these are given back; default: {_GRACE_S:g}",
     )
     parser.add_argument(
         "--host",
@@ -81,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _once(arguments: argparse.Namespace) -> bool:
+def _once(arguments: argparse.Namespace, forgotten: ForgottenGroups) -> bool:
     """Heal once and print it; return whether something failed."""
     rows: list[Row] = []
     problem = ""
@@ -90,7 +109,7 @@ def _once(arguments: argparse.Namespace) -> bool:
         for row in healer(conf).run(write=write, hosts=arguments.host):
             rows.append(row)
         if not arguments.host:
-            rows += _of_groups(conf, write=write)
+            rows += _of_groups(conf, forgotten, write=write)
     except (NumaExtError, OSError, cfg.Error, keystone_errors.ClientException) as error:
         problem = " ".join(str(error).split())
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -134,19 +153,20 @@ def healer(conf: cfg.ConfigOpts) -> Healer:
     )
 
 
-def _of_groups(conf: cfg.ConfigOpts, *, write: bool) -> Iterator[Row]:
-    """Let server groups without a server give back what they hold of fabrics; yield those that do.
+def _of_groups(conf: cfg.ConfigOpts, forgotten: ForgottenGroups, *, write: bool) -> Iterator[Row]:
+    """Let server groups give back what they hold of fabrics and have no server on; yield those that do.
 
-    Those that nova does not know are left, and yielded, too.
+    Those that nova does not know are left until no server can be theirs, and yielded, too.
     """
     fabrics = PlacementFabrics(PlacementClient(endpoints.placement(conf)))
     servers = NovaServers(endpoints.compute(conf))
-    for claim, result in sweep(fabrics, servers, dry_run=not write):
+    may_be_used = forgotten.round(fabrics, servers)
+    for claim, result, after in sweep(fabrics, servers, dry_run=not write, may_be_used=may_be_used):
         held = fabrics.named(claim.amounts)
         if result is SweepResult.UNKNOWN:
             yield _group_row(HealResult.LEFT, claim, held, held, _UNKNOWN)
         elif result in _SWEPT:
-            yield _group_row(_SWEPT[result], claim, held, {})
+            yield _group_row(_SWEPT[result], claim, held, fabrics.named(after))
 
 
 def _group_row(

@@ -7,15 +7,19 @@ placed: nova-api makes a request's servers members before nova-scheduler sees th
 the group, in ERROR and without a host.
 
 Nova lets a group be deleted while its servers run, and does not show then whose members they were. So what a group
-holds that nova does not know is left, unless who sweeps can see where the servers of its project are.
+holds that nova does not know is left, unless who sweeps can see where the servers of its project are
+(:mod:`.forgotten_groups`).
+
+A group that shares uplinks holds only those. They follow its servers: a leaf that none of them is on any more is given
+back, one that they have come to is taken where there is room; not while a server is on its way.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from placement_traits.claims import Claim
+from placement_traits.claims import Amounts, Claim
 
 _FAILED: Final = frozenset({"ERROR", "DELETED"})
 
@@ -26,8 +30,22 @@ class SweepResult(StrEnum):
     RELEASED = "released"
     WOULD = "would"  # a dry run
     ALIVE = "alive"
+    FOLLOWED = "followed"  # the uplinks that it shares are those of its servers again
+    WOULD_FOLLOW = "would_follow"  # a dry run
     UNKNOWN = "unknown"  # to nova, and servers may use it
     CHANGED = "changed"  # meanwhile; it is looked at in the next run
+
+
+class Swept(NamedTuple):
+    """A claim and what became of it.
+
+    :param claim: as it was
+    :param after: what the group holds now, or would hold
+    """
+
+    claim: Claim
+    result: SweepResult
+    after: Amounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +55,13 @@ class GroupMember:
     :param status: such as ACTIVE, BUILD or ERROR
     :param host: where it is, '' for nowhere
     :param name: of the server
+    :param moves: nova is doing something with it, after which it may be elsewhere
     """
 
     status: str
     host: str
     name: str = ""
+    moves: bool = False
 
     @property
     def is_live(self) -> bool:
@@ -65,6 +85,15 @@ class GroupClaims(Protocol):
     def release_dead(self, claim: Claim) -> bool:
         """Release a claim as it was read; return False where it has changed since."""
 
+    def follow(self, claim: Claim, hosts: Collection[str], *, dry_run: bool) -> Amounts | None:
+        """Let the uplinks that a group shares be those of its servers; a claim of more than uplinks stays.
+
+        :param claim: as it was read
+        :param hosts: compute nodes with servers of the group
+        :param dry_run: nothing is written
+        :returns: what it holds now; None where it has changed since it was read
+        """
+
 
 def sweep(
     claims: GroupClaims,
@@ -72,7 +101,7 @@ def sweep(
     *,
     dry_run: bool = False,
     may_be_used: Callable[[Claim], bool] | None = None,
-) -> Iterator[tuple[Claim, SweepResult]]:
+) -> Iterator[Swept]:
     """Look at the claim of each group; yield it with what became of it.
 
     Members are read after the claim: a claim that is released was held when none of them was alive.
@@ -83,12 +112,27 @@ def sweep(
     for claim in claims.all():
         members = servers.members(claim.consumer)
         if members is None and (may_be_used is None or may_be_used(claim)):
-            yield claim, SweepResult.UNKNOWN
+            yield Swept(claim, SweepResult.UNKNOWN, claim.amounts)
         elif any(member.is_live for member in members or ()):
-            yield claim, SweepResult.ALIVE
+            yield _followed(claims, claim, members or (), dry_run=dry_run)
         elif dry_run:
-            yield claim, SweepResult.WOULD
+            yield Swept(claim, SweepResult.WOULD, {})
         elif claims.release_dead(claim):
-            yield claim, SweepResult.RELEASED
+            yield Swept(claim, SweepResult.RELEASED, {})
         else:
-            yield claim, SweepResult.CHANGED
+            yield Swept(claim, SweepResult.CHANGED, claim.amounts)
+
+
+def _followed(
+    claims: GroupClaims, claim: Claim, members: Collection[GroupMember], *, dry_run: bool
+) -> Swept:
+    """Let the uplinks of a group that is alive follow its servers, while none of them is on its way."""
+    if any(member.moves for member in members):
+        return Swept(claim, SweepResult.ALIVE, claim.amounts)
+    hosts = {member.host for member in members if member.host}
+    after = claims.follow(claim, hosts, dry_run=dry_run)
+    if after is None:
+        return Swept(claim, SweepResult.CHANGED, claim.amounts)
+    if after == claim.amounts:
+        return Swept(claim, SweepResult.ALIVE, after)
+    return Swept(claim, SweepResult.WOULD_FOLLOW if dry_run else SweepResult.FOLLOWED, after)

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from keystoneauth1 import exceptions as keystone_errors
 
+from nova_numa_ext.heal.forgotten_groups import ANYWHERE
 from nova_numa_ext.heal.group_claims import GroupMember
 from nova_numa_ext.policy.numa.claims import ServerCell
 from nova_numa_ext.policy.numa.nova_part import FlavorSizes
@@ -24,6 +25,11 @@ _PAGE: Final = "500"
 _OVER: Final = frozenset(
     {"confirmed", "reverted", "error", "failed", "completed", "cancelled", "done"}
 )
+# Servers in these may get another host, or nova does not say which one they have.
+_MOVING: Final = frozenset(
+    {"BUILD", "RESIZE", "VERIFY_RESIZE", "REVERT_RESIZE", "MIGRATING", "REBUILD", "UNKNOWN"}
+)
+_NOWHERE: Final = frozenset({"ERROR", "DELETED", "SOFT_DELETED", "SHELVED_OFFLOADED"})
 # The host keeps a server's cells in these, and nothing is under way.
 _SETTLED: Final = frozenset({"ACTIVE", "PAUSED", "SUSPENDED", "SHUTOFF"})
 
@@ -79,6 +85,22 @@ class NovaServers:
             if server.host:
                 yield server
 
+    def hosts_of_projects(self) -> Mapping[str, frozenset[str]]:
+        """Return the compute nodes with servers of each project; ANYWHERE for one that has none yet or is not shown."""
+        found: dict[str, set[str]] = {}
+        for shown in self._pages("/servers/detail", "servers", "id", all_tenants="1"):
+            server = _server(shown)
+            if server.host:
+                found.setdefault(server.project, set()).add(server.host)
+            elif shown["status"] not in _NOWHERE:
+                found.setdefault(shown["tenant_id"], set()).add(ANYWHERE)
+        return {project: frozenset(hosts) for project, hosts in found.items()}
+
+    def compute_nodes(self) -> frozenset[str]:
+        """Return the hypervisors' hostnames of all compute nodes."""
+        listed = self._pages("/os-hypervisors", "hypervisors", "id")
+        return frozenset(each["hypervisor_hostname"] for each in listed)
+
     def flavors(self) -> Iterator[NovaFlavor]:
         """Yield all flavors, private ones, too."""
         for each in self._pages("/flavors/detail", "flavors", "id", is_public="None"):
@@ -112,7 +134,9 @@ class NovaServers:
             if shown is not None:
                 server = shown["server"]
                 host = server.get("OS-EXT-SRV-ATTR:hypervisor_hostname")
-                found.append(GroupMember(server["status"], host or "", server.get("name") or ""))
+                busy = server.get("OS-EXT-STS:task_state") or server["status"] in _MOVING
+                name = server.get("name") or ""
+                found.append(GroupMember(server["status"], host or "", name, moves=bool(busy)))
         return found
 
     def group_project(self, group: str) -> str:

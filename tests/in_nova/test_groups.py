@@ -51,7 +51,7 @@ class Groups(NovaCloud):
     def swept(self):
         """What becomes of each claim, with nova's API as it is."""
         servers = NovaServers(SimpleNamespace(request=self.request))
-        return [result for _, result in sweep(self.fabrics, servers)]
+        return [found.result for found in sweep(self.fabrics, servers)]
 
     def request(self, url, _method, **_options):
         """Answer a GET as the compute endpoint does."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nova's API about servers and flavors, as far as our commands ask it: answers of nova 34, from a dictionary."""
 
+import functools
 import re
 from urllib.parse import parse_qs, urlsplit
 
@@ -46,6 +47,7 @@ class NovaApi:
     """Servers and migrations by id; a test changes them as nova would.
 
     :ivar groups: server groups, each with its members' uuids
+    :ivar hosts: compute nodes
     :ivar asked: paths that were asked for
     :ivar fault: when set, called with each path; what it returns is the answer
     """
@@ -55,6 +57,7 @@ class NovaApi:
         self.migrations = []
         self.flavors = []
         self.groups = {}
+        self.hosts = ["h1", "h2"]
         self.asked = []
         self.fault = None
 
@@ -70,7 +73,10 @@ class NovaApi:
         if faulty is not None and faulty is not False:
             return faulty
         path, query = urlsplit(url).path, parse_qs(urlsplit(url).query)
-        found = self._body(path, {key: values[0] for key, values in query.items()})
+        body = (
+            self._hypervisors if path == "/os-hypervisors" else functools.partial(self._body, path)
+        )
+        found = body({key: values[0] for key, values in query.items()})
         reply = answer(404 if found is None else 200)
         reply.json = lambda: found
         return reply
@@ -83,12 +89,22 @@ class NovaApi:
             assert query["is_public"] == "None", "private ones, too"
             return {"flavors": self._page(self.flavors, "id", query)}
         if path == "/os-migrations":
-            asked = query.get("instance_uuid")
-            found = [m for m in self.migrations if asked in (None, m["instance_uuid"])]
-            return {"migrations": found if asked else self._page(found, "uuid", query)}
+            return {"migrations": self._migrations(query)}
         if path.startswith("/os-server-groups/"):
             members = self.groups.get(path.rpartition("/")[2])
             return None if members is None else {"server_group": {"members": members}}
+        return self._server(path)
+
+    def _hypervisors(self, query):
+        listed = [{"id": f"id of {host}", "hypervisor_hostname": host} for host in self.hosts]
+        return {"hypervisors": self._page(listed, "id", query)}
+
+    def _migrations(self, query):
+        asked = query.get("instance_uuid")
+        found = [m for m in self.migrations if asked in (None, m["instance_uuid"])]
+        return found if asked else self._page(found, "uuid", query)
+
+    def _server(self, path):
         _, uuid, topology = re.fullmatch(r"(/servers/)([^/]+)(/topology)?", path).groups()
         server = self.servers.get(uuid)
         if server is None:

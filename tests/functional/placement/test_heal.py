@@ -23,6 +23,7 @@ from tests.support.allocations import L3_PART, SPECS, server_on
 from tests.support.fabric_in_placement import put_fabric
 from tests.support.fabrics import fabric
 from tests.support.faults import FaultyAdapter, answer, refuse
+from tests.support.group_hosts import leaf_trait
 
 objects.register_all()
 # What a flavor asks of Placement; nova 33 has it under another name.
@@ -645,12 +646,132 @@ def test_groups_without_a_server_give_their_leafs_back_at_each_run(host, command
     assert command() == (0, "All servers hold what they should.\n", "")
 
 
-def test_a_group_that_nova_does_not_know_keeps_its_leafs_and_is_shown(host, command, group):
-    """A tenant may delete a group while its servers run, and another region's nova knows none."""
+def test_a_single_run_leaves_and_shows_a_group_that_nova_does_not_know(host, command, group):
+    """A tenant may delete a group while its servers run."""
     for _ in range(2):
         status, out, _ = command()
         assert (status, out.startswith(f"left  -  group {group}  nova does not know")) == (0, True)
     assert host.held(group) == LEAF
+
+
+class Rounds:
+    """Rounds of ``numa-ext-heal --every 300``: what happens between them, one call after the other, then the end."""
+
+    def __init__(self, *between):
+        self.between = list(between)
+        self.now = 0.0
+
+    def sleep(self, seconds):
+        self.now += seconds
+        if not self.between:
+            raise EnoughError
+        self.between.pop(0)()
+
+    def clock(self):
+        return self.now
+
+
+class EnoughError(Exception):
+    pass
+
+
+def nothing():
+    """Nothing happens between two rounds."""
+
+
+def rounds(command, *between):
+    """Run rounds until nothing more is to happen."""
+    steps = Rounds(*between)
+    with pytest.raises(EnoughError):
+        command("--every", "300", sleep=steps.sleep, clock=steps.clock)
+
+
+@pytest.fixture
+def on_the_leaf(host, group):
+    """Hosts h1 and h2 hang on the group's leaf."""
+    for name in ("h1", "h2"):
+        path = f"/resource_providers/{host.cloud.client.provider_named(name)['uuid']}/traits"
+        body = host.cloud.client.get(path)
+        host.cloud.client.put(path, {**body, "traits": [*body["traits"], leaf_trait("l000")]})
+    return group
+
+
+def test_a_forgotten_groups_leafs_are_free_again_after_the_grace_time(host, command, on_the_leaf):
+    rounds(command)
+    assert host.held(on_the_leaf) == LEAF
+    rounds(command, nothing)
+    assert host.held(on_the_leaf) == {}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"OS-EXT-SRV-ATTR:hypervisor_hostname": None, "status": "BUILD"},
+        {"flavor": None, "status": "UNKNOWN"},
+    ],
+    ids=["on its leaf", "not placed yet", "in a cell that is down"],
+)
+def test_a_forgotten_groups_leafs_stay_while_a_server_may_be_its_own(
+    host, command, on_the_leaf, changes
+):
+    server = server_on(node=0)
+    host.claim(server, l3=0)
+    host.api.add(server, **changes)
+    project = host.cloud.client.get(f"/allocations/{on_the_leaf}")["project_id"]
+    host.api.servers[server.uuid]["tenant_id"] = project
+    rounds(command, nothing, nothing)
+    assert host.held(on_the_leaf) == LEAF
+    rounds(command, host.api.servers.clear, nothing)
+    assert host.held(on_the_leaf) == {}
+
+
+def test_a_group_of_another_regions_hosts_keeps_its_leafs(host, command, on_the_leaf):
+    host.api.hosts.remove("h2")
+    rounds(command, nothing, nothing)
+    assert host.held(on_the_leaf) == LEAF
+
+
+def test_the_grace_time_begins_anew_where_a_forgotten_groups_claim_has_changed(
+    host, command, on_the_leaf
+):
+    def written():
+        path = f"/allocations/{on_the_leaf}"
+        host.cloud.client.put(path, host.cloud.client.get(path))
+
+    rounds(command, written)
+    assert host.held(on_the_leaf) == LEAF
+
+
+def test_uplinks_that_a_group_shares_follow_its_servers(host, command):
+    """Two servers were on two leafs; one has moved, then nova goes on to move it, then both are on one leaf."""
+    client = host.cloud.client
+    put_fabric(client, fabric([3, 3, 3]))
+    for name, leaf in (("h1", "l000"), ("h2", "l002")):
+        path = f"/resource_providers/{client.provider_named(name)['uuid']}/traits"
+        body = client.get(path)
+        client.put(path, {**body, "traits": [*body["traits"], leaf_trait(leaf)]})
+    group, first, second = str(uuid.uuid4()), server_on(node=0), server_on(node=0)
+    shared = {names.LEAF_UPLINK: 1000}
+    before = {"net:train:l000": shared, "net:train:l001": shared}
+    host.allocate(group, before, consumer_type=names.GROUP_CONSUMER)
+    host.api.add(first, "h1")
+    host.api.add(second, "h2", **{"OS-EXT-STS:task_state": "migrating"})
+    host.api.groups[group] = [first.uuid, second.uuid]
+    command()
+    assert host.held(group) == before
+    host.api.servers[second.uuid]["OS-EXT-STS:task_state"] = None
+    change = (
+        f"group {group}  net:train:l001 -{names.LEAF_UPLINK} 1000; "
+        f"net:train:l002 +{names.LEAF_UPLINK} 1000"
+    )
+    assert change in command("--dry-run")[1]
+    assert host.held(group) == before
+    assert change in command()[1]
+    assert host.held(group) == {"net:train:l000": shared, "net:train:l002": shared}
+    host.api.servers[second.uuid]["OS-EXT-SRV-ATTR:hypervisor_hostname"] = "h1"
+    command()
+    assert host.held(group) == {}
 
 
 def test_a_row_says_whether_it_is_of_a_server_or_a_group_and_its_problem_if_it_has_one(
