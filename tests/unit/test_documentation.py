@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from host_agent.conf import configuration
 from host_agent.conf.configuration import SECTIONS as AGENT_SECTIONS
 from nova_numa_ext.conf import SchedulerOptions
+from nova_numa_ext.orchestrator.conf import JobsOptions
 from placement_traits.names import Key
 from placement_traits.options import Section, declared
 from placement_traits.request import EXTRA_SPECS, InvalidRequestError, parse
@@ -107,6 +109,23 @@ def test_a_figure_of_the_sizing_page_is_that_of_its_source(
     text = "".join(file.read_text() for file in files)
     number = figure.partition(" ")[0]
     assert re.search(rf"(?<![\d.]){re.escape(number)}|(?<!\d){number.replace(',', '')}\.0", text)
+
+
+def test_who_reads_of_security_finds_all_secrets() -> None:
+    """Those of our options, and of libraries' sections in our files."""
+    (secrets,) = re.findall(r"(?ms)^## Secrets$(.*?)^## ", (REPOSITORY / "SECURITY.md").read_text())
+    controllers: tuple[type[Section], ...] = (SchedulerOptions, JobsOptions)
+    assert set(re.findall(r"`\[(\w+)\](\w+)`", secrets)) == {
+        (group.name, option.dest)
+        for group, options in configuration.list_opts()
+        for option in options
+        if option.secret
+    } | {
+        (kind.section, each.name)
+        for kind in controllers
+        for each in declared(kind)
+        if each.option.secret
+    } | {("database", "connection")}
 
 
 @pytest.mark.parametrize("name", ["README.md", "SECURITY.md"])

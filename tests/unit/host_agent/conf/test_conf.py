@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options, settings and rights."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -101,13 +100,3 @@ def test_a_slow_loop_is_not_taken_for_a_dead_one(tmp_path: Path) -> None:
 def test_a_slow_machine_may_give_its_page_moves_more_time(tmp_path: Path) -> None:
     conf = load(tmp_path, "[slo]\nstuck_s = 60\n")
     assert conf.slo.balm.stuck_s == 60.0
-
-
-def test_who_reads_of_security_finds_all_secrets() -> None:
-    (secrets,) = re.findall(r"(?ms)^## Secrets$(.*?)^## ", (ROOT / "SECURITY.md").read_text())
-    assert set(re.findall(r"`\[(\w+)\](\w+)`", secrets)) == {
-        (group.name, option.dest)
-        for group, options in configuration.list_opts()
-        for option in options
-        if option.secret
-    }
