@@ -135,3 +135,12 @@ def test_the_names_of_modules_here_are_those_that_are_installed() -> None:
         assert distribution.lower().replace(".", "-") in {
             one.replace("_", "-").replace(".", "-") for one in found
         }
+
+
+def test_the_page_of_packages_says_of_each_extra_what_it_is_for() -> None:
+    config = ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    page = (ROOT / "doc/source/operator/deployments.rst").read_text()
+    table = page.partition("   * - extra\n     - for\n")[2].partition("\n\n")[0]
+    shown = re.findall(r"^   \* - ``(\w+)``$", table, re.M)
+    assert sorted(shown) == sorted(set(config["extras"]) - {"test", "docs", "bench"})
