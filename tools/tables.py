@@ -35,11 +35,8 @@ _KINDS: Final = {
     "fixes": "Mended",
     "other": "Other",
 }
-_RELEASE: Final = """\
-Those of ``releasenotes/notes``; a change that users meet brings its own.
-
-0.1.0 (not released yet)
-========================"""
+_CHANGELOG: Final = SOURCE.parents[1] / "debian/changelog"
+_NOTES_OF: Final = "Those of ``releasenotes/notes``; a change that users meet brings its own."
 
 _FIGURES: Final = re.compile(
     r"(\.\. The table is written by ``make config`` out of bench-scheduler\.json\.\n\n)=.*?=\n(?=\n)",
@@ -126,13 +123,18 @@ def release_notes() -> str:
     """Return the page of all release notes, by kind; without a tag they are those of the first release."""
     notes = [yaml.safe_load(file.read_text()) for file in sorted(_NOTES.glob("*.yaml"))]
     preludes = [note["prelude"].strip() for note in notes if "prelude" in note]
-    parts = [_RELEASE, *preludes]
+    parts = [_NOTES_OF, f"{version()}\n{'=' * len(version())}", *preludes]
     for kind, title in _KINDS.items():
         items = [item for note in notes for item in note.get(kind, ())]
         if items:
             parts.append(f"{title}\n{'-' * len(title)}")
             parts += [f"* {indent(item.strip(), '  ').strip()}" for item in items]
     return _page("Release notes", "\n\n".join(parts))
+
+
+def version() -> str:
+    """Return the version that the tree is about to be, or is: the one place that says it without git."""
+    return _CHANGELOG.read_text().partition("(")[2].partition(")")[0]
 
 
 def performance() -> str:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is generated out of the code is in the repository, readable without a build, and current: ``make config``."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.entry_points import environment
-from tools.tables import PAGES, SOURCE
+from tools.tables import PAGES, SOURCE, version
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = {
@@ -54,3 +55,16 @@ def test_the_sample_of_the_agent_says_where_placement_is_found() -> None:
     section = text[text.index("[placement]") :]
     for option in ("valid_interfaces = internal,public", "region_name", "endpoint_override"):
         assert f"\n#{option}" in section
+
+
+def test_pages_name_one_version_that_of_the_package() -> None:
+    """A release begins in ``debian/changelog``, and file names in the pages follow."""
+    named = {
+        found
+        for page in SOURCE.rglob("*.rst")
+        for found in re.findall(
+            r"(?:nova_numa_ext-|_)(\d+\.\d+\.\d+)(?:-py3|\.tar|_all)", page.read_text()
+        )
+    }
+    assert named == {version()}
+    assert f"\n{version()}\n=====\n" in (SOURCE / "reference/release-notes.rst").read_text()
