@@ -2,30 +2,30 @@
 """A real Prometheus server scrapes our exporters, answers every panel of the dashboards and evaluates every alert.
 
 The exporters are those of agent, scheduler and engine; of each metric they have one made-up value. The lab's own
-figures come in by the same doors, but not here.
+figures come in by the same doors in tests/integration/test_dashboards.py.
 """
 
-import json
-import shutil
-import socket
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import pytest
-import requests
 import yaml
 
 from host_agent.report import metrics as agent_metrics
 from nova_numa_ext import metrics as scheduler_metrics
 from nova_numa_ext.orchestrator import metrics as engine_metrics
 from placement_traits.metrics import MetricSpec
-from tools.dashboards import FOLDER
+from tests.support.prometheus_server import (
+    BOARDS,
+    RULES,
+    VARIABLES,
+    Prometheus,
+    free_port,
+    prometheus_server,
+)
 
 pytestmark = pytest.mark.long
 
-RULES = FOLDER.parent / "prometheus/numa-ext.rules.yaml"
 BEGAN_S = time.monotonic()
 # What queries pick by.
 LABELS = {"result": "failed", "state": "fresh", "server": "7d0c6a52"}
@@ -79,35 +79,10 @@ def controller_samples(metrics: Mapping[str, MetricSpec]) -> Iterator[scheduler_
             yield metric, labels(metric), value(metric)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
-
-
-class Prometheus:
-    """The server's API."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def get(self, path: str, **query: str) -> object:
-        answer = requests.get(f"{self._url}/api/v1/{path}", query, timeout=10)
-        assert answer.ok, f"{query}: {answer.text}"
-        return answer.json()["data"]
-
-    def series(self, expression: str) -> int:
-        found = self.get("query", query=expression)
-        assert isinstance(found, dict)
-        return len(found["result"])
-
-
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """The server of Debian's package, some scrapes after its start."""
-    program = shutil.which("prometheus")
-    if program is None:
-        pytest.skip("prometheus is not installed (Debian: prometheus; make test installs it)")
-    metrics, ports = agent_metrics.Metrics(), [free_port() for _ in range(4)]
+    metrics, ports = agent_metrics.Metrics(), [free_port() for _ in range(3)]
     metrics.include(EverythingElse(metrics))
     scheduler = scheduler_metrics.Exporter(scheduler_samples)
     engine = scheduler_metrics.Exporter(engine_samples, metrics=engine_metrics.METRICS)
@@ -116,83 +91,27 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         scheduler_metrics.serve(scheduler, "127.0.0.1", ports[1]),
         scheduler_metrics.serve(engine, "127.0.0.1", ports[2]),
     ]
-    jobs = ("numa-host-agent", "numa-ext-scheduler", "numa-ext-engine")
-    folder: Path = tmp_path_factory.mktemp("prometheus")
-    scraped = [
-        {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
-        for job, port in zip(jobs, ports[:3], strict=True)
-    ]
-    every = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    config = {"global": every, "rule_files": [str(RULES)], "scrape_configs": scraped}
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-    address = f"127.0.0.1:{ports[3]}"
-    words = (
-        f"--config.file={folder}/prometheus.yml",
-        f"--storage.tsdb.path={folder}/data",
-        f"--web.listen-address={address}",
-    )
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen([program, *words], stdout=log, stderr=log)
-    found = Prometheus(f"http://{address}")
+    names = ("numa-host-agent", "numa-ext-scheduler", "numa-ext-engine")
+    jobs = {name: [f"127.0.0.1:{port}"] for name, port in zip(names, ports, strict=True)}
     try:
-        end = time.monotonic() + 60
-        while not answers(found):
-            assert time.monotonic() < end, (folder / "log").read_text()
-            assert process.poll() is None, (folder / "log").read_text()
-            time.sleep(0.5)
-        yield found
+        with prometheus_server(tmp_path_factory.mktemp("prometheus"), jobs, 1) as found:
+            yield found
     finally:
-        process.terminate()
-        process.wait(30)
         for server in servers:
             server.shutdown()
             server.server_close()
 
 
-def answers(prometheus: Prometheus) -> bool:
-    """All targets have been scraped some times."""
-    try:
-        return prometheus.series("count_over_time(up[1m]) >= 4") == 3
-    except (requests.ConnectionError, AssertionError):
-        return False
-
-
-def asked(expression: str, instance: str) -> str:
-    for variable, text in (
-        ("$instance", instance),
-        ("$server", LABELS["server"]),
-        ("$__rate_interval", "1m"),
-    ):
-        expression = expression.replace(variable, text)
-    return expression
-
-
-@pytest.mark.parametrize("name", sorted(file.stem for file in FOLDER.glob("*.json")))
+@pytest.mark.parametrize("name", BOARDS)
 def test_every_panel_shows_something(prometheus: Prometheus, name: str) -> None:
-    board = json.loads((FOLDER / f"{name}.json").read_text())
-    (instance,) = values(prometheus, "numa_ext_build_info", "instance")
-    empty = [
-        (panel["title"], target["expr"])
-        for panel in board["panels"]
-        for target in panel["targets"]
-        if prometheus.series(asked(target["expr"], instance)) < 1
-    ]
-    assert empty == []
-
-
-def values(prometheus: Prometheus, metric: str, label: str) -> list[str]:
-    """What a variable of a dashboard offers."""
-    found = prometheus.get(f"label/{label}/values", **{"match[]": metric})
-    assert isinstance(found, list)
-    return found
+    (instance,) = prometheus.values(*VARIABLES["$instance"])
+    chosen = {"instance": instance, "server": LABELS["server"]}
+    assert prometheus.empty_panels(name, "1m", **chosen) == []
 
 
 def test_every_variable_offers_something(prometheus: Prometheus) -> None:
-    for metric, label in (
-        ("numa_ext_build_info", "instance"),
-        ("numa_ext_server_memory_mb", "server"),
-    ):
-        assert len(values(prometheus, metric, label)) == 1
+    for metric, label in VARIABLES.values():
+        assert len(prometheus.values(metric, label)) == 1
 
 
 def test_every_alert_is_evaluated_without_an_error(prometheus: Prometheus) -> None:

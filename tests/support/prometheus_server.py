@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Prometheus server over exporters, and what our dashboards ask it."""
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import requests
+import yaml
+
+from tools.dashboards import FOLDER
+
+RULES = FOLDER.parent / "prometheus/numa-ext.rules.yaml"
+BOARDS = sorted(file.stem for file in FOLDER.glob("*.json"))
+# What the variables of the dashboards offer: metric and label.
+VARIABLES = {
+    "$instance": ("numa_ext_build_info", "instance"),
+    "$server": ("numa_ext_server_memory_mb", "server"),
+}
+
+
+class Prometheus:
+    """The server's API."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def get(self, path: str, **query: str) -> object:
+        answer = requests.get(f"{self._url}/api/v1/{path}", query, timeout=10)
+        assert answer.ok, f"{query}: {answer.text}"
+        return answer.json()["data"]
+
+    def series(self, expression: str) -> int:
+        found = self.get("query", query=expression)
+        assert isinstance(found, dict)
+        return len(found["result"])
+
+    def values(self, metric: str, label: str) -> list[str]:
+        """What a variable of a dashboard offers."""
+        found = self.get(f"label/{label}/values", **{"match[]": metric})
+        assert isinstance(found, list)
+        return found
+
+    def empty_panels(self, board: str, window: str, **variables: str) -> list[tuple[str, str]]:
+        """Titles and expressions of a dashboard that have no series.
+
+        :param window: what Grafana puts in for ``$__rate_interval``
+        :param variables: chosen values, by the variable's name
+        """
+        found = json.loads((FOLDER / f"{board}.json").read_text())
+        return [
+            (panel["title"], target["expr"])
+            for panel in found["panels"]
+            for target in panel["targets"]
+            if not self.series(_asked(target["expr"], window, variables))
+        ]
+
+    def has_scraped(self, targets: int) -> bool:
+        """All targets have been scraped some times."""
+        try:
+            return self.series("count_over_time(up[5m]) >= 4 and up == 1") == targets
+        except (requests.ConnectionError, AssertionError):
+            return False
+
+
+def _asked(expression: str, window: str, variables: Mapping[str, str]) -> str:
+    for name, text in (*variables.items(), ("__rate_interval", window)):
+        expression = expression.replace(f"${name}", text)
+    return expression
+
+
+def free_port() -> int:
+    """A TCP port of loopback that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+@contextmanager
+def prometheus_server(
+    folder: Path, jobs: Mapping[str, Sequence[str]], interval_s: int, patience_s: float = 60
+) -> Iterator[Prometheus]:
+    """Start the server of Debian's package; it has scraped all targets some times.
+
+    :param jobs: addresses of targets by the name of their scrape job
+    """
+    program = shutil.which("prometheus")
+    if program is None:
+        pytest.skip("prometheus is not installed (Debian: prometheus; make test installs it)")
+    scraped = [
+        {"job_name": job, "static_configs": [{"targets": list(targets)}]}
+        for job, targets in jobs.items()
+    ]
+    every = {"scrape_interval": f"{interval_s}s", "evaluation_interval": f"{interval_s}s"}
+    config = {"global": every, "rule_files": [str(RULES)], "scrape_configs": scraped}
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    address = f"127.0.0.1:{free_port()}"
+    words = (
+        f"--config.file={folder}/prometheus.yml",
+        f"--storage.tsdb.path={folder}/data",
+        f"--web.listen-address={address}",
+    )
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([program, *words], stdout=log, stderr=log)
+    found, targets = Prometheus(f"http://{address}"), sum(map(len, jobs.values()))
+    try:
+        end = time.monotonic() + patience_s
+        while not found.has_scraped(targets):
+            assert time.monotonic() < end, (folder / "log").read_text()
+            assert process.poll() is None, (folder / "log").read_text()
+            time.sleep(0.5)
+        yield found
+    finally:
+        process.terminate()
+        process.wait(30)
