@@ -9,6 +9,7 @@ from osc_lib.command import command
 
 from nova_numa_ext.cli import formatting
 from nova_numa_ext.cli.jobs_client import JobsClient, Lease
+from nova_numa_ext.policy.remote_gpu.choosing import Unmet
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits.command_line import whole_from
 from placement_traits.errors import NumaExtError
@@ -18,7 +19,7 @@ _MOST = 2**31 - 1
 
 
 class CreateLease(command.ShowOne):  # type: ignore[misc]
-    """Ask for a lease of a GPU that another host lends; where none has room, it ends at once."""
+    """Ask for a lease of a GPU that another host lends; where none has room, it waits."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add what is asked for."""
@@ -53,6 +54,12 @@ class CreateLease(command.ShowOne):  # type: ignore[misc]
             "--pool", default="", metavar="<host>", help="Host whose GPU it must be (default: any)"
         )
         parser.add_argument(
+            "--unmet",
+            choices=[each.value for each in Unmet],
+            default=Unmet.WAIT.value,
+            help="Where no GPU has room: wait until one has, in the order of requests (default), or stop",
+        )
+        parser.add_argument(
             "--server",
             dest="server_id",
             metavar="<uuid>",
@@ -62,7 +69,7 @@ class CreateLease(command.ShowOne):  # type: ignore[misc]
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and values."""
-        asked = ("memory_mb", "api", "service_level", "network_mbps", "pool")
+        asked = ("memory_mb", "api", "service_level", "network_mbps", "pool", "unmet")
         body = {name: getattr(parsed_args, name) for name in asked}
         if parsed_args.server_id is not None:
             body["server_id"] = parsed_args.server_id

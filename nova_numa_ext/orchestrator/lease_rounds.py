@@ -3,7 +3,7 @@
 
 ::
 
-    RESERVED, nothing chosen    a GPU is chosen and stored; where none has room, the lease ends
+    RESERVED, nothing chosen    a GPU is chosen and stored; where none has room, the lease waits, or ends
     RESERVED, not claimed       what is stored is claimed, however far a process came that died; then it is *held*;
                                 where there is no room for it any more, another GPU is chosen in the next round
     held                        what hosts report leads on: :mod:`.lease_steps`
@@ -11,6 +11,10 @@
 
 A lease that cannot take its step, or whose row cannot be read, is reported and holds up no other one. Pools are read
 once a round, when the first lease needs them; what the round itself claims and releases is counted on that reading.
+
+Leases wait in the order in which they were asked for: of a GPU that one that waits could have if it were free, none
+that was asked for later gets anything. So a large one does not wait for ever behind small ones; what it cannot use is
+theirs.
 
 Beside it, each claim of a lease on a pool is compared with the rows. One of which no lease that lives knows in two
 looks is released, under the generation that was read: an answer came late. A held lease whose claim is gone, by an
@@ -30,9 +34,9 @@ from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Actor, Unreadable
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
-from nova_numa_ext.orchestrator.store.leases import LIVING, Leases, StoredLease
+from nova_numa_ext.orchestrator.store.leases import LIVING, Leases, LeaseSpec, StoredLease
 from nova_numa_ext.policy.remote_gpu import lease_claims, leases
-from nova_numa_ext.policy.remote_gpu.choosing import choose
+from nova_numa_ext.policy.remote_gpu.choosing import Unmet, able, choose
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
@@ -153,6 +157,7 @@ class LeaseRounds:
         if not stored.amounts:
             stored = self._chosen(stored, actor, lent)
         elif not lent.have(stored.amounts):
+            lent.keep(stored.asked)
             return self._leases.choose(stored, "", "", {}, actor)
         return self._reserved(stored, actor, may, lent) if stored.amounts else stored
 
@@ -163,13 +168,19 @@ class LeaseRounds:
         return self._leases.change(stored, found.step, actor, (found.reason,))
 
     def _chosen(self, stored: StoredLease, actor: Actor, lent: "_Lent") -> StoredLease:
-        """Choose its GPU, or let it end where none has room."""
+        """Choose its GPU, or let it wait or end where none has room."""
         asked = stored.asked
         part = GpuSlice(asked.memory_mb, asked.level)
-        found = choose(lent.now(), part, asked.api, asked.network_mbps, asked.pool)
+        what = (part, asked.api, asked.network_mbps, asked.pool)
+        found = choose(lent.now(), *what, kept=lent.kept)
         if found is None:
-            reasons = (Reason(LeaseTerm.NO_GPU, asked.api, asked.memory_mb),)
-            return self._leases.change(stored, leases.release, actor, reasons)
+            full = choose(lent.now(), *what) is None
+            none = Reason(LeaseTerm.NO_GPU, asked.api, asked.memory_mb)
+            reasons = (none if full else Reason(LeaseTerm.IN_ORDER, ""),)
+            if asked.unmet is Unmet.STOP:
+                return self._leases.change(stored, leases.release, actor, reasons)
+            lent.keep(asked)
+            return self._leases.wait(stored, reasons, actor)
         amounts = lease_claims.amounts(part, found.route, asked.network_mbps)
         return self._leases.choose(stored, found.host, found.route.gpu, amounts, actor)
 
@@ -182,6 +193,7 @@ class LeaseRounds:
             self._claims.write(_claim(stored, held), may=may)
         except NoRoomError as error:
             _LOG.info("lease %s: %s", stored.uuid, error)
+            lent.keep(stored.asked)
             return self._leases.choose(stored, "", "", {}, actor)
         if held is None:
             lent.take(stored.amounts)
@@ -255,18 +267,25 @@ class LeaseRounds:
 class _Lent:
     """The pools of one round: read when they are first needed, then counted on.
 
+    :ivar kept: GPUs for which leases wait
     :param read: reads all pools
     """
 
     def __init__(self, read: PoolsNow) -> None:
         self._read = read
         self._pools: tuple[Pool, ...] | None = None
+        self.kept: frozenset[str] = frozenset()
 
     def now(self) -> tuple[Pool, ...]:
         """Return the pools with what this round has changed."""
         if self._pools is None:
             self._pools = tuple(self._read())
         return self._pools
+
+    def keep(self, asked: LeaseSpec) -> None:
+        """Keep what a lease that waits could get from those that were asked for later."""
+        part = GpuSlice(asked.memory_mb, asked.level)
+        self.kept |= able(self.now(), part, asked.api, asked.network_mbps, asked.pool)
 
     def have(self, amounts: Amounts) -> bool:
         """Return whether all providers of a choice are there."""

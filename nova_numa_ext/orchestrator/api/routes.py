@@ -132,7 +132,7 @@ ROUTES: Final = (
         "/v1/leases",
         "create_lease",
         "Ask for a lease of a GPU that another host lends. The engine chooses the GPU and claims it; where none has "
-        "room, the lease ends.",
+        "room, the lease waits and holds nothing, or ends.",
         {202: answers.LEASE},
         {403: "the lease exceeds a limit of the project"},
         body=schemas.LEASE,

@@ -9,6 +9,7 @@ import jsonschema
 from nova_numa_ext.orchestrator.cloud.servers import LONGEST_NAME, LONGEST_PART_NAME
 from nova_numa_ext.orchestrator.store.leases import LeaseSpec
 from nova_numa_ext.policy.jobs.job import HIGHEST_PRIORITY, LOWEST_PRIORITY, BuildFailure, Scope
+from nova_numa_ext.policy.remote_gpu.choosing import Unmet
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import RemoteGpuApi, ServiceLevel
 
@@ -201,6 +202,12 @@ LEASE: Final[Mapping[str, Any]] = {
                     "default": "",
                     "description": "host whose GPU it must be; any if empty",
                 },
+                "unmet": {
+                    "enum": list(Unmet),
+                    "default": Unmet.WAIT,
+                    "description": "where no GPU has room: ``wait`` until one has, in the order of requests, or "
+                    "``stop``, which ends the lease",
+                },
                 "server_id": {
                     **_UUID,
                     "description": "server that it is for; it is attached where that runs. Without one to none",
@@ -338,6 +345,7 @@ def check_lease(body: Any) -> tuple[LeaseSpec, str]:
         RemoteGpuApi(asked["api"]),
         asked.get("network_mbps", 0),
         asked.get("pool", ""),
+        Unmet(asked.get("unmet", Unmet.WAIT)),
     )
     return spec, asked.get("server_id", "")
 

@@ -88,6 +88,7 @@ def lease(found: StoredLease, *, internals: bool) -> dict[str, Any]:
         "api": found.asked.api,
         "network_mbps": found.asked.network_mbps,
         "pool": found.asked.pool if internals else None,
+        "unmet": found.asked.unmet,
         "state": found.state,
         "held": found.claimed,
         "reasons": reasons(

@@ -20,6 +20,7 @@ from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Actor, Unreadable
 from nova_numa_ext.orchestrator.store.tables import Now
 from nova_numa_ext.policy.remote_gpu import leases
+from nova_numa_ext.policy.remote_gpu.choosing import Unmet
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import Lease, LeaseState
 from placement_traits.claims import Amounts, Claim
@@ -42,6 +43,7 @@ class LeaseSpec:
     :param api: by which it is used
     :param network_mbps: promised on the NIC of its host, megabytes a second; 0: what others leave
     :param pool: the host whose GPU it must be; '': any
+    :param unmet: whether it waits where none has room
     """
 
     memory_mb: int
@@ -49,6 +51,7 @@ class LeaseSpec:
     api: RemoteGpuApi
     network_mbps: int = 0
     pool: str = ""
+    unmet: Unmet = Unmet.WAIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +278,15 @@ class Leases:
             raise ConflictError(f"Lease {stored.uuid} has ended, or is about to.")
         return self._write(stored, stored.lease, actor, stored.reasons, server=server)
 
+    def wait(self, stored: StoredLease, reasons: Sequence[Reason], actor: Actor) -> StoredLease:
+        """Say why a lease of which Placement holds nothing waits.
+
+        :raises LostRaceError: it has changed since it was read
+        """
+        if stored.reasons == tuple(reasons):
+            return stored
+        return self._write(stored, stored.lease, actor, reasons)
+
     def hold(self, stored: StoredLease, actor: Actor) -> StoredLease:
         """Say that Placement has granted a lease's claim.
 
@@ -453,5 +465,9 @@ def _understood(row: Row[Any]) -> StoredLease:
 
 
 def _spec(stored: Mapping[str, Any]) -> LeaseSpec:
-    known = {"level": ServiceLevel(stored["level"]), "api": RemoteGpuApi(stored["api"])}
+    known = {
+        "level": ServiceLevel(stored["level"]),
+        "api": RemoteGpuApi(stored["api"]),
+        "unmet": Unmet(stored.get("unmet", Unmet.WAIT)),
+    }
     return LeaseSpec(**{**stored, **known})

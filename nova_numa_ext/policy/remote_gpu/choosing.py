@@ -5,13 +5,21 @@ The least shared GPU of those that have the interface and room: :func:`.slices.c
 refuses.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from nova_numa_ext.policy.remote_gpu.lease_claims import CORES, LeaseRoute
 from nova_numa_ext.policy.remote_gpu.slices import GpuChoice, GpuRoom, GpuSlice, choose_gpu
 from placement_traits.names import RemoteGpuApi
 from placement_traits.pools import Pool
+
+
+class Unmet(StrEnum):
+    """What becomes of a lease for which no GPU has room."""
+
+    WAIT = "wait"
+    STOP = "stop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +35,20 @@ class ChosenGpu:
 
 
 def choose(
-    pools: Iterable[Pool], part: GpuSlice, api: RemoteGpuApi, network_mbps: int = 0, host: str = ""
+    pools: Iterable[Pool],
+    part: GpuSlice,
+    api: RemoteGpuApi,
+    network_mbps: int = 0,
+    host: str = "",
+    *,
+    kept: Collection[str] = (),
 ) -> ChosenGpu | None:
     """Return the GPU that a lease gets, None where none has room.
 
     :param part: of the GPU
     :param network_mbps: promised on one NIC of its host, megabytes a second
     :param host: whose GPU it must be; '': any
+    :param kept: providers of GPUs that are for others
     """
     ways: dict[str, ChosenGpu] = {}
     rooms = []
@@ -44,8 +59,24 @@ def choose(
         if pool.drained or nic is None or pool.cores.free < CORES or host not in ("", pool.host):
             continue
         for gpu in pool.gpus:
-            if api.trait in gpu.traits:
+            if api.trait in gpu.traits and gpu.uuid not in kept:
                 rooms.append(GpuRoom(gpu.uuid, gpu.memory_mb.free, gpu.share.free))
                 ways[gpu.uuid] = ChosenGpu(pool.host, LeaseRoute(gpu.uuid, pool.cpu, nic))
     room = choose_gpu(rooms, part, GpuChoice.PERFORMANCE)
     return None if room is None else ways[room.gpu]
+
+
+def able(
+    pools: Iterable[Pool], part: GpuSlice, api: RemoteGpuApi, network_mbps: int = 0, host: str = ""
+) -> frozenset[str]:
+    """Return the GPUs that a lease could get if they were free; parameters as of :func:`choose`."""
+    return frozenset(
+        gpu.uuid
+        for pool in pools
+        if not pool.drained and host in ("", pool.host) and pool.cores.capacity >= CORES
+        if any(nic.mbps.capacity >= network_mbps for nic in pool.nics)
+        for gpu in pool.gpus
+        if api.trait in gpu.traits
+        and gpu.memory_mb.capacity >= part.memory_mb
+        and gpu.share.capacity >= part.shares
+    )

@@ -20,6 +20,7 @@ class LeaseTerm(StrEnum):
     ASKED = "asked"
     HELD = "held"
     NO_GPU = "no_gpu"
+    IN_ORDER = "in_order"
     RELEASED = "released"
     STARTING = "starting"
     ATTACHED = "attached"
@@ -36,6 +37,7 @@ LEASE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         LeaseTerm.HELD: "Placement holds what it needs",
         LeaseTerm.NO_GPU: "no GPU of a pool has {value} and {against} MiB left",
         LeaseTerm.RELEASED: "released by {value}",
+        LeaseTerm.IN_ORDER: "leases that were asked for before it wait for the GPUs that it could get",
         LeaseTerm.STARTING: "the host of its GPU is to serve it",
         LeaseTerm.ATTACHED: "the host of its server may connect",
         LeaseTerm.STOPPED: "its server does not run",

@@ -7,9 +7,8 @@
        |           |          |      MOVING          |        LOST -> STARTING, or RELEASING
        +-----------+----------+--------+-------------+-> RELEASING -> GONE
 
-A request that waits is a job; a lease exists from RESERVED on, when Placement holds its claim. One whose GPU's host
-stays silent is released, and its request waits again: no lease leaves a host that has not reported that it serves it no
-more.
+A request that waits is RESERVED, too, and Placement holds nothing for it yet. No lease leaves a host that has not
+reported that it serves it no more: one whose GPU's host stays silent is LOST until that reports.
 
 *The fence.* At each moment one client at most may use the GPU: the doorman of the server's host. Each lease has an
 *epoch*, which rises whenever another client, another server process or another GPU host gets it. The gateway on the
@@ -39,7 +38,7 @@ from placement_traits.errors import NumaExtError
 class LeaseState(StrEnum):
     """Where a lease is in its life."""
 
-    RESERVED = "reserved"  # Placement holds its claim
+    RESERVED = "reserved"  # it waits for a GPU, or Placement holds its claim
     STARTING = "starting"  # the GPU's host starts its server process
     READY = "ready"  # that runs, and no client may connect
     ATTACHED = "attached"  # a client may connect

@@ -12,6 +12,7 @@ from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.jobs import Actor
 from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
+from nova_numa_ext.orchestrator.store.leases import LIVING
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits import pools
@@ -394,8 +395,17 @@ def test_of_200_requests_at_once_for_50_slices_50_are_attached_whichever_engine_
                 assert gpu.memory_mb.free >= 0 <= gpu.share.free
         service.obey()
     states = Counter(each.state for each in service.leases.find())
-    assert states == {LeaseState.ATTACHED: 2 * GPUS, LeaseState.GONE: REQUESTS - 2 * GPUS}
+    assert states == {LeaseState.ATTACHED: 2 * GPUS, LeaseState.RESERVED: REQUESTS - 2 * GPUS}
     attached = [each.number for each in service.leases.find(states=(LeaseState.ATTACHED,))]
     assert attached == list(range(attached[0], attached[0] + 2 * GPUS)), "those that asked first"
+    waiting = service.leases.find(states=(LeaseState.RESERVED,))
+    assert not any(each.claimed for each in waiting)
     held = {each.uuid for each in service.leases.find() if service.claims.read(each.uuid)}
     assert held == {each.uuid for each in service.leases.find(states=(LeaseState.ATTACHED,))}
+    for each in service.leases.find(states=(LeaseState.ATTACHED,))[:10]:
+        service.leases.change(each, life.release, ENGINE)
+    for _ in range(5):
+        service.obey()
+        service.round()
+    now = {each.uuid: each.claimed for each in service.leases.find(states=LIVING)}
+    assert [now[each.uuid] for each in waiting] == [True] * 10 + [False] * (len(waiting) - 10)

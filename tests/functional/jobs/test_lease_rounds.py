@@ -15,6 +15,7 @@ from nova_numa_ext.orchestrator.store.jobs import Actor
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
 from nova_numa_ext.orchestrator.store.leases import LIVING, Leases, LeaseSpec
 from nova_numa_ext.policy.remote_gpu import leases as life
+from nova_numa_ext.policy.remote_gpu.choosing import Unmet
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits import pools
 from placement_traits.claims import Claim, ClaimStore, ForeignConsumerError, emptied
@@ -128,7 +129,7 @@ def test_a_lease_gets_a_gpu_holds_it_and_gives_it_back(rounds):
 
 
 def test_what_has_no_room_ends_and_says_so(rounds):
-    lease = rounds.ask(9000)
+    lease = rounds.ask(9000, unmet=Unmet.STOP)
     rounds.round()
     rounds.round()
     now = rounds.now(lease)
@@ -141,7 +142,43 @@ def test_a_named_host_lends_it_or_none(rounds):
     for _ in range(2):
         rounds.round()
     assert rounds.now(first).lease.gpu_host == "g2"
-    assert rounds.now(second).state is LeaseState.GONE
+    assert (rounds.now(second).claimed, rounds.now(second).lease.gpu_host) == (False, "")
+
+
+def test_what_has_no_room_waits_in_the_order_of_its_requests(rounds):
+    """Three GPUs; a large lease that waits for one of them is not overtaken by a small one that came later."""
+    first, *_ = (rounds.ask(3000, ServiceLevel.SILVER) for _ in range(4))
+    gold = [rounds.ask(level=ServiceLevel.GOLD) for _ in range(2)]
+    small, elsewhere = rounds.ask(100, ServiceLevel.SCAVENGER), rounds.ask(9000)
+    assert rounds.round() > 0
+    assert [rounds.now(each).claimed for each in (first, *gold)] == [True, False, False]
+    assert str(rounds.now(gold[0]).reasons[0]) == "no_gpu=opencl (against 3000)"
+    assert (rounds.now(small).claimed, str(rounds.now(small).reasons[0])) == (False, "in_order=")
+    assert rounds.now(elsewhere).state is LeaseState.RESERVED, "a host may lend a larger one yet"
+    before = rounds.leases.find()
+    assert (rounds.round(), rounds.leases.find()) == (0, before), "nothing is written again"
+    held = rounds.held().keys()
+    for each in rounds.leases.find():
+        if each.claimed and each.lease.gpu_host == "g2":
+            rounds.release(each)
+    rounds.round()
+    rounds.round()
+    assert [rounds.now(each).claimed for each in (*gold, small)] == [True, False, False]
+    assert rounds.held().keys() - held == {gold[0].uuid}
+    for each in gold:
+        rounds.release(each)
+    rounds.round()
+    rounds.round()
+    assert (rounds.now(small).claimed, rounds.now(elsewhere).claimed) == (True, False)
+
+
+def test_a_lease_that_waits_keeps_only_gpus_that_it_could_get(rounds):
+    rounds.ask(9000)
+    rounds.ask(level=ServiceLevel.GOLD, pool="g2")
+    named = rounds.ask(level=ServiceLevel.GOLD, pool="g2")
+    free = rounds.ask()
+    rounds.round()
+    assert (rounds.now(named).claimed, rounds.now(free).lease.gpu_host) == (False, "g1")
 
 
 def test_a_claim_stays_until_the_host_serves_the_lease_no_more(rounds):
