@@ -8,6 +8,7 @@ from nova_numa_ext.job_hint import HintKeys, JobHint
 from nova_numa_ext.orchestrator import queued
 from nova_numa_ext.orchestrator.store.jobs import StoredJob, StoredPart
 from nova_numa_ext.policy.jobs import postponing
+from nova_numa_ext.policy.jobs.job import Scope
 from nova_numa_ext.policy.jobs.part_specs import for_scheduler
 
 
@@ -33,7 +34,9 @@ class PlanHints:
         """Return the hint of a server of a part, '' without a key or a plan."""
         if not self._keys or job.plan is None:
             return ""
-        binds = postponing.binds(job.refusals)
+        # Nova keeps one host by a server group; of leafs it knows nothing.
+        in_leaf = part.wait_for[0].scope is Scope.LEAF
+        binds = in_leaf or postponing.binds(job.refusals)
         places, spare = (job.plan.places, job.plan.spare) if binds else ((), ())
         hint = JobHint(
             job=job.uuid,

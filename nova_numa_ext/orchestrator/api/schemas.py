@@ -56,7 +56,8 @@ _WAIT_FOR: Final = {
         "properties": {
             "scope": {
                 "enum": list(Scope),
-                "description": "``host``: all on one host; ``fleet``: anywhere",
+                "description": "``host``: all on one host; ``leaf``: all on hosts of one leaf of the fabric; "
+                "``fleet``: anywhere",
             },
             "wait_s": _seconds(
                 "seconds in the queue until the next scope is good enough; for ever if not given"

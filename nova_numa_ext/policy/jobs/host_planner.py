@@ -9,7 +9,8 @@ Each part is placed alone, the one that fewest hosts can take first. On the host
 3. fewer servers of the part that would fit: the tightest host, so that wide places stay whole.
 
 All servers of a part go to the first host that holds all of them, where there is one; else to the hosts that hold most,
-where the scope allows it. All parts find places, or none does.
+where the scope allows it: of one leaf of the fabric, or of all. Of leafs that hold all servers, one is taken whose
+agents are heard and whose GPUs are best, then the tightest. All parts find places, or none does.
 
 What the view does not know, it does not refuse: NUMA cells, links of GPUs that are taken, policies of server groups.
 Nova decides, among the planned hosts and a few spare ones that are next in the order; hosts that it refuses are left
@@ -37,6 +38,7 @@ from nova_numa_ext.policy.jobs.plan import HostPlace, Never, Outcome, Plan, Wait
 from nova_numa_ext.policy.jobs.terms import JobTerm
 from nova_numa_ext.policy.numa.score import Floats
 from nova_numa_ext.policy.terms import Term
+from placement_traits.fleet_arrays import UNKNOWN
 from placement_traits.reason import Reason
 
 _SPARE: Final = 4  # hosts of a part beside the planned ones
@@ -97,7 +99,7 @@ class HostPlanner:
             if part is not order[0]:
                 offered = self._offered(part, view, own, settings)
             scope = part.scope(waited_s)
-            chosen, found = _arranged(part, scope.scope, offered, barred)
+            chosen, found = _arranged(part, scope.scope, offered, barred, view.leaf)
             if not chosen:
                 never = self._never(job, view, settings)
                 return never or self._wait(job, part, view, found, now)
@@ -107,7 +109,11 @@ class HostPlanner:
                 return below
             utility = min(utility, of_part)
             places += [HostPlace(part.name, view.roots[row], count) for row, count in chosen]
-            others = [] if job.apart else _spare(part, scope.scope, offered, barred, chosen)
+            others = (
+                []
+                if job.apart
+                else _spare(part, scope.scope, offered, barred, chosen, leafs=view.leaf)
+            )
             spare += [HostPlace(part.name, view.roots[row], count) for row, count in others]
             for row, count in chosen if own is not claims else ():
                 own.put(part, row, count)
@@ -177,7 +183,7 @@ class HostPlanner:
                     offer = aspect.offer(part, empty, HostClaims(empty), settings)
                     counts = np.minimum(counts, offer.counts)
             offered = _Offered(counts, None, missed(part.request, empty))
-            return _arranged(part, part.wait_for[-1].scope, offered, set())[1]
+            return _arranged(part, part.wait_for[-1].scope, offered, set(), empty.leaf)[1]
 
         return view.remembered(("most", part), make)
 
@@ -203,10 +209,11 @@ def _utility(chosen: Sequence[tuple[int, int]], offered: _Offered) -> float:
 
 
 def _arranged(
-    part: Part, scope: Scope, offered: _Offered, barred: set[int]
+    part: Part, scope: Scope, offered: _Offered, barred: set[int], leafs: Integers
 ) -> tuple[list[tuple[int, int]], int]:
     """Spread the servers of a part over hosts.
 
+    :param leafs: of the hosts, H
     :returns: (host, servers) for all of them, or nothing; and how many find a place, at most its count
     """
     counts = offered.counts
@@ -220,6 +227,8 @@ def _arranged(
         return [(int(row), part.count)], part.count
     if scope is Scope.HOST:
         return [], int(counts.max(initial=0))
+    if scope is Scope.LEAF:
+        counts = _of_one_leaf(part.count, counts, offered, leafs)
     found = min(int(counts.sum()), part.count)
     if found < part.count:
         return [], found
@@ -236,8 +245,31 @@ def _arranged(
     return chosen, part.count
 
 
+def _of_one_leaf(count: int, counts: Integers, offered: _Offered, leafs: Integers) -> Integers:
+    """Return how many servers the hosts of one leaf take, H: of the best leaf for all of them, else of the largest."""
+    hangs = leafs != UNKNOWN
+    utility = np.ones(len(counts)) if offered.utility is None else offered.utility
+    for heard in (~offered.missed, np.ones(len(counts), bool)):
+        for least in np.unique(utility[hangs & heard & (counts > 0)])[::-1]:
+            suits = hangs & heard & (utility >= least)
+            sums = np.bincount(leafs[suits], counts[suits])
+            whole = np.flatnonzero(sums >= count)
+            if len(whole):
+                best = whole[sums[whole].argmin()]
+                return np.where(suits & (leafs == best), counts, 0)
+    sums = np.bincount(leafs[hangs], counts[hangs])
+    largest = int(sums.argmax()) if len(sums) else UNKNOWN
+    return np.where(hangs & (leafs == largest), counts, 0)
+
+
 def _spare(
-    part: Part, scope: Scope, offered: _Offered, barred: set[int], chosen: list[tuple[int, int]]
+    part: Part,
+    scope: Scope,
+    offered: _Offered,
+    barred: set[int],
+    chosen: list[tuple[int, int]],
+    *,
+    leafs: Integers,
 ) -> list[tuple[int, int]]:
     """Return the hosts that come after those that were chosen, the preferred one first.
 
@@ -246,6 +278,8 @@ def _spare(
     counts = offered.counts.copy()
     counts[[*barred, *(row for row, _ in chosen)]] = 0
     suits = counts >= (part.count if scope is Scope.HOST else 1)
+    if scope is Scope.LEAF:
+        suits &= (leafs != UNKNOWN) & (leafs == leafs[chosen[0][0]])
     if offered.utility is not None:
         suits &= offered.utility >= min(part.request.min_utility, _utility(chosen, offered))
     rows = np.flatnonzero(suits)

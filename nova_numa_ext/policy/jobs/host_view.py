@@ -113,6 +113,22 @@ class HostsView:
         return self.capacity - self.used
 
     @cached_property
+    def leaf(self) -> Integers:
+        """Number of the fabric's leaf on which each host hangs; :data:`UNKNOWN` where that is not known, H."""
+        of_kinds = [
+            ""
+            if names.MISCABLED in traits
+            else min(filter(names.is_leaf_trait, traits), default="")
+            for traits in self.arrays.trait_sets
+        ]
+        numbers = {trait: at for at, trait in enumerate(sorted({*of_kinds} - {""}))}
+        kinds = np.array([numbers.get(each, UNKNOWN) for each in of_kinds], np.int64)
+        found = np.full(len(self.roots), UNKNOWN, np.int64)
+        known = self.rows != UNKNOWN
+        found[known] = kinds[self.arrays.hosts["kind"][self.rows[known]]]
+        return found
+
+    @cached_property
     def row_of_arrays(self) -> Integers:
         """Number of each host of ``arrays``; :data:`UNKNOWN` for one that is not among ours."""
         return _numbers(self.arrays, self.rows)

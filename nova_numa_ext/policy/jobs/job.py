@@ -24,6 +24,7 @@ class Scope(StrEnum):
     """How near each other the servers of a part must be, the narrowest first."""
 
     HOST = "host"  # all on one host
+    LEAF = "leaf"  # all on hosts of one leaf of the fabric
     FLEET = "fleet"  # anywhere
 
 

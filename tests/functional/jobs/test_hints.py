@@ -8,15 +8,28 @@ import pytest
 
 from nova_numa_ext.job_hint import HINT, HintKeys
 from nova_numa_ext.orchestrator.hints import PlanHints
-from nova_numa_ext.policy.jobs.plan import HostPlace
+from nova_numa_ext.policy.jobs import postponing
+from nova_numa_ext.policy.jobs.job import Scope, ScopeWait
+from nova_numa_ext.policy.jobs.plan import HostPlace, Plan
 from tests.support.job_hints import KEYS
-from tests.support.jobs_database import new_job, part
+from tests.support.jobs_database import new_job, part, stored_job
 from tests.support.jobs_world import World
 
 PARTS = (
     part("gpu", count=2, extra_specs={"numa_ext:gpu_policy": "topo_p", "numa_ext:tier": "BE"}),
     part("cpu", count=1, apart=True, extra_specs={}),
 )
+
+
+def test_a_part_of_one_leaf_is_bound_to_its_plan_however_often_nova_refused():
+    """Nova keeps servers on one host by a server group, and knows nothing of leafs."""
+    hints, where = PlanHints(KEYS), Plan((HostPlace("p", "h1", 2),))
+    bound = {}
+    for scope in Scope:
+        asked = part("p", wait_for=(ScopeWait(scope),))
+        job = stored_job(parts=(asked,), plan=where, refusals=postponing.BINDING_REFUSALS)
+        bound[scope] = KEYS.opened(hints.text(job, asked), time.time()).hosts
+    assert bound == {Scope.HOST: (), Scope.LEAF: ("h1",), Scope.FLEET: ()}
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Places on hosts, by what Placement counts."""
 
+from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -404,3 +406,136 @@ def test_a_spare_host_has_gpus_that_are_good_enough() -> None:
         "a",
         "c",
     }
+
+
+# The fabric -----------------------------------------------------------------------------------------------------------
+
+ONE_LEAF = (ScopeWait(Scope.LEAF),)
+LEAF_THEN_ANY = (ScopeWait(Scope.LEAF, 600), ScopeWait(Scope.FLEET))
+
+
+def on_leafs(leafs: dict[str, str], **more: dict[str, Any]) -> HostsView:
+    """Hosts with an agent, each with the trait of its leaf ('' for none) and what is given of it."""
+    hosts = []
+    for name, leaf in leafs.items():
+        host = machine(name, **more.get(name, {}))
+        trait = names.leaf_trait("train", leaf) if leaf else None
+        hosts.append(replace(host, traits=host.traits | ({trait} if trait else set())))
+    return view(*hosts)
+
+
+def test_a_part_is_on_hosts_of_one_leaf_or_waits() -> None:
+    hosts = on_leafs({"a": "l1", "b": "l2", "c": "l2", "d": ""})
+    of_host = int(
+        HostPlanner()._offered(part(), hosts, HostClaims(hosts), PlannerSettings()).counts.min()
+    )
+    assert of_host == 4
+    assert placed(planned(job(part(count=6, wait_for=ONE_LEAF)), hosts)) in (
+        {("p", "b", 4), ("p", "c", 2)},
+        {("p", "b", 2), ("p", "c", 4)},
+    )
+    assert {
+        host for _, host, _ in placed(planned(job(part(count=3, wait_for=ONE_LEAF)), hosts))
+    } <= set("abcd")
+    too_wide = planned(job(part(count=9, wait_for=ONE_LEAF)), hosts)
+    assert isinstance(too_wide, Never)
+    assert why(too_wide) == [
+        "part p: servers that would find a place if all hosts were empty: 8, requested: 9"
+    ]
+
+
+def test_a_leaf_is_waited_for_as_long_as_the_part_says() -> None:
+    hosts = on_leafs({"a": "l1", "b": "l1", "c": "l2", "d": "l2"})
+    claims = HostClaims(hosts)
+    for row in (0, 2):
+        claims.put(part(), row, 3)
+    asked = job(part(count=6, wait_for=LEAF_THEN_ANY))
+    outcome = planned(asked, hosts, claims)
+    assert isinstance(outcome, Wait)
+    assert (outcome.until, why(outcome)) == (
+        600.0,
+        [
+            "part p: servers that find a place: 5, requested: 6",
+            "part p waits for a place within one leaf, 600 s more",
+        ],
+    )
+    assert isinstance(planned(asked, hosts, claims, now=600.0), Plan)
+
+
+def test_the_tightest_leaf_whose_agents_are_heard_is_taken() -> None:
+    hosts = on_leafs({"a": "l1", "b": "l1", "c": "l2", "d": "l2"})
+    claims = HostClaims(hosts)
+    claims.put(part(), 2, 2)
+    asked = job(part(count=6, wait_for=ONE_LEAF))
+    assert {host for _, host, _ in placed(planned(asked, hosts, claims))} == {"c", "d"}
+    silent = view(
+        *(
+            replace(
+                machine(name),
+                traits=machine(name).traits | {names.leaf_trait("train", leaf), *more},
+            )
+            for name, leaf, more in (
+                ("a", "l1", ()),
+                ("b", "l1", ()),
+                ("c", "l2", ()),
+                ("d", "l2", (names.SILENT,)),
+            )
+        )
+    )
+    claims = HostClaims(silent)
+    counting_on_agents = part(count=8, request=lc(4), wait_for=ONE_LEAF)
+    claims.put(counting_on_agents, 2, 2)
+    found = placed(planned(job(counting_on_agents), silent, claims))
+    assert {host for _, host, _ in found} == {"a", "b"}
+
+
+def test_a_host_that_hangs_elsewhere_than_planned_is_on_no_leaf() -> None:
+    leaf = names.leaf_trait("train", "l1")
+    hosts = view(
+        *(
+            replace(machine(name), traits=machine(name).traits | {leaf, *more})
+            for name, more in (("a", ()), ("b", (names.MISCABLED,)))
+        )
+    )
+    assert hosts.leaf.tolist() == [0, -1]
+    assert isinstance(planned(job(part(count=6, wait_for=ONE_LEAF)), hosts), Never)
+
+
+def test_hosts_that_nova_may_take_instead_hang_on_the_same_leaf() -> None:
+    hosts = on_leafs({"a": "l1", "b": "l1", "c": "l2", "d": ""})
+    found = planned(job(part(count=4, wait_for=ONE_LEAF), excluded=frozenset({root("c")})), hosts)
+    assert isinstance(found, Plan)
+    (place,) = found.places
+    spare = {each.host for each in found.spare}
+    beside = {root("a"): {root("b")}, root("b"): {root("a")}, root("d"): set()}
+    assert spare == beside[place.host]
+
+
+@given(
+    leafs=st.lists(st.sampled_from(["l1", "l2", "l3", ""]), min_size=1, max_size=4),
+    taken=st.lists(st.integers(0, 4), min_size=4, max_size=4),
+    busy=st.lists(st.sampled_from([(), (0,), (0, 1), (0, 2)]), min_size=4, max_size=4),
+    count=st.integers(1, 9),
+    gpus=st.booleans(),
+)
+def test_a_plan_within_a_leaf_is_found_whenever_there_is_one(
+    leafs: list[str], taken: list[int], busy: list[tuple[int, ...]], count: int, gpus: bool
+) -> None:
+    """Against all leafs and hosts, one after the other."""
+    of_hosts = dict(zip("abcd", leafs, strict=False))
+    hosts = on_leafs(of_hosts, **{name: {"busy": busy[at]} for at, name in enumerate(of_hosts)})
+    claims = HostClaims(hosts)
+    for row in range(len(of_hosts)):
+        claims.put(part(), row, taken[row])
+    request = gpu_request(1) if gpus else SMALL
+    asked = part(count=count, request=request, wait_for=ONE_LEAF)
+    room = HostPlanner()._offered(asked, hosts, claims, PlannerSettings()).counts.tolist()
+    sums = Counter[str]()
+    for (name, leaf), free in zip(of_hosts.items(), room, strict=True):
+        sums[leaf or f"alone {name}"] += max(free, 0)
+    outcome = planned(job(asked), hosts, claims)
+    assert isinstance(outcome, Plan) == (max(sums.values()) >= count)
+    if isinstance(outcome, Plan):
+        on = {of_hosts[name] or name for _, name, _ in placed(outcome)}
+        assert len(on) == 1
+        assert sum(each.count for each in outcome.places) == count
