@@ -18,9 +18,11 @@ from pathlib import Path
 from benchmarks.opens import opened
 from host_agent.conf import configuration
 from host_agent.conf.paths import HostPaths
+from host_agent.control import balancing_store
 from host_agent.control.agent import Agent
 from host_agent.control.assembly import agent as assembly
 from host_agent.control.assembly.observer import topology_reader
+from host_agent.decide.pages.bwap import BwapPhase
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.privileged.kernel_threads import KernelThreads
 from host_agent.machine.privileged.operations import HostOperations
@@ -40,7 +42,6 @@ KERNEL_THREADS = "kernel_threads"
 
 ROUNDS = {"full": 3, "event": 10, "sampled": 30, "again": 30}
 _SETTLE_ROUNDS = 200
-_DWP = "numa_ext_server_dwp"
 
 
 @dataclass
@@ -177,6 +178,19 @@ def status_mb(name: str) -> float:
     return int(fields[name].split()[0]) / 1024
 
 
+def searched(state: Path) -> int:
+    """Return for how many servers a search runs or has measured: one that saw at once that its server uses little
+    memory has ended before it began.
+
+    :param state: state file of NUMA balancing, which keeps searches that have begun
+    """
+    known = balancing_store.store(state).load()
+    searches = (memory.search for memory in known.memory.values()) if known else ()
+    return sum(
+        s is not None and (s.phase is not BwapPhase.FOUND or s.best is not None) for s in searches
+    )
+
+
 def measure(folder: Path, seconds: float) -> dict[str, object]:
     """Assemble the agent over the host in ``folder`` and measure it."""
     conf = configuration.load([f"--config-file={folder}/agent.conf"])
@@ -207,11 +221,10 @@ def measure(folder: Path, seconds: float) -> dict[str, object]:
     opens_per_round = opens(ROUNDS["sampled"], kinds["sampled"])
     waiting = wait_cpu(parts, seconds / 10)
     share = loop_cpu(parts, seconds)
-    searched = {labels[0] for metric, labels, _ in parts.metrics.samples() if metric.name == _DWP}
     return {
         "managed": len(last.decision.assignments),
         "problems": sorted({p for o in last.outcomes.values() for p in o.problems}),
-        "searched": len(searched),
+        "searched": searched(paths.balancing),
         "kinds": measured,
         "opens_per_round": opens_per_round,
         "cpu_percent": 100 * share,

@@ -41,6 +41,7 @@ from host_agent.decide.pages.worker_sets import profile_sets
 from host_agent.model import cpus
 from host_agent.observe.topology.capture import restore
 from placement_traits import presets
+from placement_traits.names import MemoryPolicy
 from placement_traits.topology import Core, HostTopology
 
 # Of its own: mounts, so that nothing is left behind; processes, so that the resctrl model looks through few of them.
@@ -59,6 +60,7 @@ _VHOST_PER_SERVER = 2
 _DEDICATED_EVERY = 4  # each fourth core belongs to nova's dedicated set
 _LC_MAX = 10  # fewer than the machine has classes of service
 _LOCAL_MBPS = 40_000.0
+_MEMORY_INTENSIVE = "sor"
 _PATIENCE_S = 60.0
 
 
@@ -75,7 +77,10 @@ def servers(topology: HostTopology, count: int, mode: str) -> list[Server]:
     :param mode: "search": memory policies that are tuned at run time; else memory stays at home
     """
     dedicated, shared = split_cores(topology)
-    specs = {**BE_SPECS, "numa_ext:memory_policy": "bwap" if mode == SEARCH else "local"}
+    specs = {
+        **BE_SPECS,
+        "numa_ext:memory_policy": MemoryPolicy.BWAP if mode == SEARCH else MemoryPolicy.LOCAL,
+    }
     critical = min(count // 3, _LC_MAX)
     stride = len(dedicated) // max(1, critical)
     made = []
@@ -88,6 +93,14 @@ def servers(topology: HostTopology, count: int, mode: str) -> list[Server]:
         size = {"vcpus": VCPUS, "memory_mb": MEMORY_MB}
         made.append(Server(f"be{number}", specs, shared=cpus.text(shared), node=node, **size))
     return made
+
+
+def programs(made: Sequence[Server]) -> dict[str, str]:
+    """Return what the model takes to run in servers whose memory placement is searched, by title: one that uses as
+    much memory as a search needs. Memory of the others would be brought to their vCPUs at once.
+    """
+    searched = (s for s in made if s.specs.get("numa_ext:memory_policy") == MemoryPolicy.BWAP)
+    return {server.title: _MEMORY_INTENSIVE for server in searched}
 
 
 def sysfs(topology: HostTopology) -> dict[str, Any]:
@@ -253,6 +266,7 @@ token = admin
 endpoint_override = http://127.0.0.1:{port}
 [counters]
 source = model
+model_programs = {",".join(f"{title}:{name}" for title, name in programs(made).items())}
 """)
 
 

@@ -78,7 +78,7 @@ def figures_of(measured: Mapping[str, Any], mode: str, count: int) -> dict[str, 
 def measure(count: int, mode: str, seconds: float) -> dict[str, Any]:
     """Measure the agent on one host; a host that it could not manage as a whole proves nothing about its cost.
 
-    :raises RuntimeError: servers are not managed, or something failed on them
+    :raises RuntimeError: servers are not managed, something failed on them, or there was nothing to search
     """
     command = [*NAMESPACES, sys.executable, "-m", "benchmarks.agent_world"]
     words = [*command, str(count), mode, str(seconds)]
@@ -88,6 +88,8 @@ def measure(count: int, mode: str, seconds: float) -> dict[str, Any]:
         raise RuntimeError(
             f"{measured['managed']} of {count} servers are managed: {measured['problems']}"
         )
+    if mode == SEARCH and not measured["searched"]:
+        raise RuntimeError("no memory placement was searched")
     return measured
 
 

@@ -255,11 +255,13 @@ class HostTopology:
     gpus: tuple[Gpu, ...] = ()
     gpu_links: tuple[GpuEdge, ...] = ()
     rdt: RdtCapability | None = None
+    _cpus: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _node_row: Mapping[int, int] = field(init=False, repr=False, compare=False)
     _core_of_cpu: Mapping[int, Core] = field(init=False, repr=False, compare=False)
     _link_of_pair: Mapping[tuple[str, str], GpuLink] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_cpus", _cpus(self.cores))
         object.__setattr__(self, "_node_row", {node.id: i for i, node in enumerate(self.nodes)})
         object.__setattr__(
             self,
@@ -286,7 +288,7 @@ class HostTopology:
     @property
     def cpus(self) -> tuple[int, ...]:
         """All online CPUs, ascending."""
-        return _cpus(self.cores)
+        return self._cpus
 
     def node(self, node_id: int) -> NumaNode:
         """Return the node; raises InvalidValueError when there is none."""

@@ -19,7 +19,7 @@ deterministic: noise is a random source that the caller passes in.
 import random
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import Any, Final
 
@@ -108,7 +108,7 @@ class _Slices:
 
 @dataclass(frozen=True, slots=True)
 class _Solution:
-    """The fixed point; one row per slice."""
+    """The fixed point; one row per slice, and the exact signals of each guest."""
 
     slices: _Slices
     rate: Array
@@ -116,6 +116,7 @@ class _Solution:
     miss: Array
     flow: Array
     held: Array
+    signals: tuple[Signals, ...] = ()
 
 
 class HostModel:
@@ -176,8 +177,8 @@ class HostModel:
             return float(value) * max(0.01, noise.gauss(1.0, noise_share))
 
         return {
-            guest.name: self._signals(number, guest, solution, seen)
-            for number, guest in enumerate(guests)
+            guest.name: _disturbed(exact, seen)
+            for guest, exact in zip(guests, solution.signals, strict=True)
         }
 
     def _solved(self, guests: Sequence[Guest]) -> _Solution:
@@ -185,7 +186,7 @@ class HostModel:
         slices = self._slices(guests)
         columns = (getattr(slices, field.name).tobytes() for field in fields(slices))
         ways = (tuple(sorted((guest.ways or {}).items())) for guest in guests)
-        state = (*columns, *ways)
+        state = (*columns, *ways, *(guest.workload for guest in guests))
         if self._last is None or self._last[0] != state:
             self._last = (state, self._fixed_point(slices, guests))
         return self._last[1]
@@ -292,7 +293,9 @@ class HostModel:
             rate = new
             if change < TOLERANCE:
                 break
-        return _Solution(slices, rate, ghz / rate, miss, flow, held)
+        solution = _Solution(slices, rate, ghz / rate, miss, flow, held)
+        exact = (self._signals(number, guest, solution) for number, guest in enumerate(guests))
+        return replace(solution, signals=tuple(exact))
 
     def _delays(self, flow: Array, on_node: Array) -> Array:
         """Return the queueing delay from each node of vCPUs to each memory node, in units of the queue gain."""
@@ -310,9 +313,7 @@ class HostModel:
         total: Array = controller[None, :] + relative * (link + fabric)
         return total
 
-    def _signals(
-        self, number: int, guest: Guest, solution: _Solution, seen: Callable[[float], float]
-    ) -> Signals:
+    def _signals(self, number: int, guest: Guest, solution: _Solution) -> Signals:
         slices, rate, cpi = solution.slices, solution.rate, solution.cpi
         mine = slices.guest == number
         threads = slices.threads[mine]
@@ -331,15 +332,27 @@ class HostModel:
         total = float(instructions.sum())
         busy = float(cycles.sum())
         return Signals(
-            ipc=seen(total / busy) if busy else 0.0,
-            mpi=seen(misses.sum() / total) if total else 0.0,
-            stall_rate=seen(stalled / threads.sum()),
-            local_mbps=seen(local),
-            total_mbps=seen(to_nodes.sum()),
+            ipc=total / busy if busy else 0.0,
+            mpi=float(misses.sum()) / total if total else 0.0,
+            stall_rate=float(stalled / threads.sum()),
+            local_mbps=float(local),
+            total_mbps=float(to_nodes.sum()),
             node_mbps={n: float(v) for n, v in zip(self._row, to_nodes, strict=True) if v > 0},
             llc_bytes=llc,
             progress=(1.0 - coupling) * total + coupling * slowest,
         )
+
+
+def _disturbed(exact: Signals, seen: Callable[[float], float]) -> Signals:
+    """Return signals as they are measured; one that does not run shows no noise in its ratios."""
+    return replace(
+        exact,
+        ipc=seen(exact.ipc) if exact.ipc else 0.0,
+        mpi=seen(exact.mpi) if exact.ipc else 0.0,
+        stall_rate=seen(exact.stall_rate),
+        local_mbps=seen(exact.local_mbps),
+        total_mbps=seen(exact.total_mbps),
+    )
 
 
 def _cache_of(core: Core) -> int:

@@ -7,6 +7,7 @@ to do, and nothing when the two agree.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from host_agent.model import cpus
 from host_agent.model.pages import Shares, huge_page_share, share_error
@@ -24,7 +25,7 @@ from placement_traits.reason import Reason
 from placement_traits.topology import HostTopology
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what controllers ask many times between two rounds is kept
 class Guest:
     """One server as it is on the host now.
 
@@ -55,8 +56,8 @@ class Guest:
         """Its devices in plain words, for the journal and the console."""
         return [{"address": address, "node": node} for address, node in self.gpus.items()]
 
-    @property
-    def resident_mb(self) -> dict[int, float]:
+    @cached_property
+    def resident_mb(self) -> Mapping[int, float]:
         """Node -> MiB of guest memory there, by the last full pass."""
         total: dict[int, float] = {}
         for found in self.ram:
@@ -73,8 +74,8 @@ class Guest:
         total = sum(resident.values())
         return {node: mb / total for node, mb in sorted(resident.items())} if total else {}
 
-    @property
-    def vcpu_cpus(self) -> dict[int, frozenset[int]]:
+    @cached_property
+    def vcpu_cpus(self) -> Mapping[int, frozenset[int]]:
         """vCPU -> CPUs its thread may run on now."""
         threads = self.process.threads if self.process else ()
         return {t.vcpu: cpus.parse(t.cpus) for t in threads if t.role == Role.VCPU}

@@ -3,13 +3,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from host_agent.model.assignment import Observation
 from host_agent.model.counters import ServerCounters
 from host_agent.model.pages import Shares
+from placement_traits.names import Tier
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what each search asks again is kept
 class BalancingInputs:
     """What is known now.
 
@@ -29,3 +31,16 @@ class BalancingInputs:
     canonical: Mapping[frozenset[int], Shares] = field(default_factory=dict)
     spreading_refused: str = ""
     kernel_balances: bool = False
+
+    @cached_property
+    def critical(self) -> frozenset[str]:
+        """UUIDs of latency-critical servers."""
+        guests = self.observation.guests
+        return frozenset(guest.uuid for guest in guests if guest.workload.tier is Tier.LC)
+
+    @cached_property
+    def critical_stall_rate(self) -> float | None:
+        """Worst stall rate of latency-critical servers; None when not measured or none there."""
+        counters = self.counters or {}
+        rates = (counters[uuid].stall_rate for uuid in self.critical & counters.keys())
+        return max((rate for rate in rates if rate is not None), default=None)

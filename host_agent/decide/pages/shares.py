@@ -21,7 +21,7 @@ from host_agent.model.counters import ServerCounters
 from host_agent.model.pages import Shares, huge_page_share, share_error
 from host_agent.model.terms import Term
 from placement_traits.errors import CapabilityMissingError
-from placement_traits.names import MemoryPolicy, Tier
+from placement_traits.names import MemoryPolicy
 from placement_traits.reason import Reason
 from placement_traits.request import SPREADING_POLICIES
 
@@ -124,28 +124,31 @@ def _searched(
     A guest that has just started has hardly any pages: no step of a search shows in them, so it begins later.
     """
     search, why = _search(guest, cores, inputs, before.known)
+    desired = search.desired
+    fitted = _fitted(Memory(desired), guest, cores, before, options)
     indivisible = _INDIVISIBLE * huge_page_share(guest.resident_mb)
     if inputs.counters is not None and indivisible < options.bwap.step:
         own = inputs.counters.get(guest.uuid, ServerCounters())
-        now = _fitted(Memory(search.desired), guest, cores, before, options).shares
+        now = fitted.shares
         left = share_error(guest.memory_shares, now) if now is not None else math.inf
         seen = bwap.SearchSample(
             inputs.now_s,
             left <= max(options.memory.arrived, indivisible),
             own.stall_rate,
             own.mpi,
-            _neighbours(inputs),
+            inputs.critical_stall_rate,
             left,
         )
         search, new = bwap.decide(seen, search, options.bwap)
         why = (why[0], *new) if new else why
-    decided = Memory(search.desired, search=search, search_reasons=why)
+        if search.desired != desired:
+            fitted = _fitted(Memory(search.desired), guest, cores, before, options)
     if _knows_nothing(why[0], search, options):
         used = Reason(
             Term.MEMORY_POLICY_USED, MemoryPolicy.LOCAL, "neither calibration nor counters"
         )
-        decided = Memory(cores.local, search=search, search_reasons=(used,))
-    return _fitted(decided, guest, cores, before, options)
+        why, fitted = (used,), _fitted(Memory(cores.local), guest, cores, before, options)
+    return replace(fitted, search=search, search_reasons=why)
 
 
 def _knows_nothing(used: Reason, search: bwap.BwapSearch, options: Options) -> bool:
@@ -168,7 +171,7 @@ def _search(
     if request.memory_policy is MemoryPolicy.BWAP and measured is None:
         against = f"no calibration for nodes {sorted(workers)}"
         used = Reason(Term.MEMORY_POLICY_USED, MemoryPolicy.BWAP_UNIFORM, against)
-    beside_lc = any(other.workload.tier is Tier.LC for other in inputs.observation.guests)
+    beside_lc = bool(inputs.critical)
     search = bwap.BwapSearch(canonical, workers, co_scheduled=beside_lc)
     was = known.search
     if was is not None and (dict(was.canonical), was.workers, was.co_scheduled) == (
@@ -178,17 +181,6 @@ def _search(
     ):
         return was, (used, *known.search_reasons[1:])
     return search, (used,)
-
-
-def _neighbours(inputs: BalancingInputs) -> float | None:
-    """Return the worst stall rate of latency-critical servers, which guides the first stage of a search."""
-    counters = inputs.counters or {}
-    rates = [
-        counters.get(guest.uuid, ServerCounters()).stall_rate
-        for guest in inputs.observation.guests
-        if guest.workload.tier is Tier.LC
-    ]
-    return max((rate for rate in rates if rate is not None), default=None)
 
 
 def _fitted(

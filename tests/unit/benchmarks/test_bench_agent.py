@@ -1,13 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """The host that bench-agent builds is the one it names, and its figures are those of the rounds."""
 
+import json
+import subprocess
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import agent_world, bench_agent
-from benchmarks.agent_process import KERNEL_THREADS
+from benchmarks.agent_process import KERNEL_THREADS, searched
+from emulation.physics.model import Guest, HostModel
+from emulation.physics.parameters import frozen
+from emulation.physics.programs import WORKLOADS
 from host_agent.conf.agent import AgentOptions
+from host_agent.conf.bwap import BwapOptions
+from host_agent.control import balancing_store
+from host_agent.decide.balancing import BalancingState
+from host_agent.decide.pages.bwap import (
+    BwapPhase,
+    BwapSearch,
+    StallMeasurement,
+    memory_intensive,
+)
+from host_agent.decide.pages.shares import Memory
 from host_agent.machine.privileged.kernel_threads import KernelThreads
 from host_agent.model.workload import Activity, parse
 from host_agent.observe.topology.capture import restore
@@ -74,6 +91,43 @@ def test_figures_carry_the_number_of_servers_and_the_mode() -> None:
     old = bench_agent.figures_of(measured, "old_kernel", 100)
     assert old["cpu_percent_100_old_kernel"] == 1.5
     assert idle["opens_per_round_6"] == 900.0
+
+
+@pytest.mark.parametrize(("mode", "proves"), [("idle", True), ("search", False)])
+def test_searches_that_ended_before_they_began_prove_nothing(
+    monkeypatch: pytest.MonkeyPatch, mode: str, proves: bool
+) -> None:
+    said = json.dumps({"managed": 6, "problems": [], "searched": 0})
+    done = subprocess.CompletedProcess[str]([], 0, stdout=said)
+    monkeypatch.setattr(subprocess, "run", lambda *_command, **_options: done)
+    with nullcontext() if proves else pytest.raises(RuntimeError, match="was searched"):
+        bench_agent.measure(6, mode, 1.0)
+
+
+def test_only_searches_that_measure_or_go_on_are_counted(tmp_path: Path) -> None:
+    state = tmp_path / "balancing.json"
+    assert searched(state) == 0
+    begun = BwapSearch({0: 0.5, 1: 0.5}, frozenset({0}), started=True, phase_mapi=0.01)
+    measured = StallMeasurement(0.0, 1e9, 0.0)
+    searches = {
+        "goes on": replace(begun, phase=BwapPhase.MEASURING),
+        "has measured": replace(begun, phase=BwapPhase.FOUND, best=measured),
+        "had nothing to measure": replace(begun, phase=BwapPhase.FOUND, dwp=1.0),
+    }
+    memory = {uuid: Memory(search=search) for uuid, search in searches.items()}
+    balancing_store.store(state).save(BalancingState(memory=memory))
+    assert searched(state) == 2
+
+
+def test_what_is_searched_uses_enough_memory_for_it() -> None:
+    made = agent_world.servers(TOPOLOGY, 6, "search")
+    programs = agent_world.programs(made)
+    assert len(programs) == 4, "all but the latency-critical ones"
+    assert not agent_world.programs(agent_world.servers(TOPOLOGY, 6, "idle"))
+    model = HostModel(TOPOLOGY, frozen())
+    for name in programs.values():
+        running = Guest("be", WORKLOADS[name], (0, 1), {0: 1.0})
+        assert memory_intensive(model.measure([running])["be"].mpi, BwapOptions())
 
 
 def test_an_old_kernel_shows_two_workers_of_each_server(tmp_path: Path) -> None:
