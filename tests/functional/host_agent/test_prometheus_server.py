@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real Prometheus server scrapes our exporters, answers every panel of the dashboards and evaluates every alert.
 
-The exporters are those of agent, scheduler and engine; of each metric they have one made-up value. The lab's own
-figures come in by the same doors in tests/integration/test_dashboards.py.
+The exporters are those of agent, scheduler and engine; of each metric they have one made-up value. One page
+is an agent's own, recorded in the lab.
 """
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
 
 import pytest
 import yaml
@@ -127,3 +131,85 @@ def test_every_alert_is_evaluated_without_an_error(prometheus: Prometheus) -> No
     assert {rule["health"] for rule in rules} == {"ok"}
     firing = {rule["name"] for rule in rules if rule["state"] == "firing"}
     assert "NumaExtStateUnwritten" in firing, "a counter that has just begun"
+
+
+# What the page of an agent in the lab has no series for, by the cause.
+LACKS = {
+    "no objective is reported": {
+        "rate(numa_ext_server_slo_violation_seconds_total",
+        "sum(numa_ext_server_slo_unwatched)",
+        "numa_ext_server_slo_p99_us",
+        "numa_ext_server_slo_ratio",
+        "numa_ext_server_slo_state",
+        "numa_ext_server_slo_unwatched",
+        "numa_ext_server_account_spent_seconds",
+        "deriv(numa_ext_slo_feed",
+        "numa_ext_balm_phase",
+        "numa_ext_server_memory_mbps",
+        "numa_ext_server_traffic_mbps",
+    },
+    "nothing has failed": {
+        'numa_ext_actions_total{result="failed"}',
+        'numa_ext_rounds_total{result="failed"}',
+        "rate(numa_ext_refiner_failures_total",
+        "rate(numa_ext_listener_failures_total",
+        "rate(numa_ext_unwritten_total",
+    },
+    "all memory is in its place": {"numa_ext_server_misplaced_mb"},
+    "emulated processors count nothing": {
+        "numa_ext_server_ipc",
+        "numa_ext_server_mpi",
+        "numa_ext_server_stall_rate",
+        "numa_ext_server_deviation",
+    },
+}
+
+
+@contextmanager
+def replayed(page: bytes) -> Iterator[str]:
+    """Show a page of metrics again and again; yields the address."""
+
+    class Replay(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *_: object) -> None:
+            """Prometheus has its own log."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Replay)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_what_an_agent_in_the_lab_shows_is_what_panels_ask_for(tmp_path: Path) -> None:
+    """Recorded on an emulated host with a latency-critical server, a best-effort one and one without a tier.
+
+    On the host's panels each is empty for a cause that is named here; on those of a server, each that is empty for all
+    three.
+    """
+    page = (Path(__file__).parent / "data/agent-in-the-lab.metrics").read_bytes()
+    with (
+        replayed(page) as agent,
+        prometheus_server(tmp_path, {"numa-host-agent": [agent]}, 1) as prometheus,
+    ):
+        servers = prometheus.values(*VARIABLES["$server"])
+        assert len(servers) == 3
+        empty = {
+            panel
+            for board in ("fleet", "host")
+            for panel in prometheus.empty_panels(board, "1m", instance=agent)
+        } | set.intersection(
+            *(set(prometheus.empty_panels("server", "1m", server=server)) for server in servers)
+        )
+    causes = set().union(*LACKS.values())
+    unexplained = {panel for panel in empty if not any(cause in panel[1] for cause in causes)}
+    assert unexplained == set()
+    shown = {cause for cause in causes if not any(cause in panel[1] for panel in empty)}
+    assert shown == set(), "it is in the list and has series"
