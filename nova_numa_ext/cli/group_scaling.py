@@ -2,6 +2,7 @@
 """``openstack numa group scaling replay``."""
 
 import argparse
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -11,11 +12,11 @@ from osc_lib.command import command
 from nova_numa_ext.cli import formatting
 from nova_numa_ext.learning import models
 from nova_numa_ext.policy.elastic.cells import Grid
+from nova_numa_ext.policy.elastic.following import Replayed, follow
 from nova_numa_ext.policy.elastic.settings import ScalingSettings, literal
 from nova_numa_ext.policy.elastic.terms import sentence
+from nova_numa_ext.policy.elastic.trace import TRACE_COLUMNS, read_trace
 from nova_numa_ext.simulator.elastic import plots
-from nova_numa_ext.simulator.elastic.replay import Replayed, replay, write_log
-from nova_numa_ext.simulator.elastic.trace import TRACE_COLUMNS, read_trace
 from placement_traits.errors import CapabilityMissingError, InvalidValueError
 
 _DEFAULTS: Final = ScalingSettings(1.0)
@@ -101,7 +102,7 @@ class ReplayScaling(command.Lister):  # type: ignore[misc]
         periods = read_trace(lines, str(trace))
         models.check_installed()
         learner = models.Models(models.published(settings.season_periods))
-        done = replay(periods, learner, settings)
+        done = follow(periods, learner, settings)
         _write_files(done, parsed_args, settings)
         return _COLUMNS, [_row(one, parsed_args) for one in done]
 
@@ -139,7 +140,7 @@ def _write_files(
     try:
         if parsed_args.log is not None:
             with parsed_args.log.open("w") as file:
-                write_log(done, file)
+                file.writelines(json.dumps(one.as_json()) + "\n" for one in done)
         if parsed_args.plot is not None:
             title = f"{parsed_args.trace.name}, replayed"
             plots.draw(done, settings.objective_ms, parsed_args.plot, title)

@@ -15,6 +15,8 @@
     how many members more or fewer, which ones leave, and why
 :mod:`.group`
     the loop: one call a period; the service and the simulator run the same
+:mod:`.trace`, :mod:`.following`
+    what monitoring has seen of a group, from CSV, and the decisions on it while nothing is carried out
 
 Models are fitted by what a :class:`.group.Learner` brings; numpy alone is needed here.
 """

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from nova_numa_ext.policy.elastic.boundary import Plane
+from nova_numa_ext.policy.elastic.following import Replayed
 from nova_numa_ext.simulator import plots
-from nova_numa_ext.simulator.elastic.replay import Replayed
 
 _HOUR_S = 3600.0
 

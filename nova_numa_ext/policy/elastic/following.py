@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the loop of an elastic group would have decided on a trace; nothing is carried out.
+"""Decisions on a group whose members others add and delete: the replay of a trace, and the service while it observes.
 
-The members of each period are those of the trace, whatever was decided before. A decision counts as carried out, for
+The members of each period are what is there, whatever was decided before. A decision counts as carried out, for
 cool-downs and the budget of actions, when the next period has more members, or fewer, as it said.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any
 
 from nova_numa_ext.policy.elastic.group import ElasticGroup, Evaluation, Learner
 from nova_numa_ext.policy.elastic.period import Period
@@ -19,7 +18,7 @@ from nova_numa_ext.policy.elastic.terms import sentence
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One period of a trace, and what was decided on it."""
+    """One period, and what was decided on it."""
 
     period: Period
     evaluation: Evaluation
@@ -46,17 +45,31 @@ class Replayed:
         }
 
 
-def replay(
+class Follower:
+    """Decides on the periods of one group, in order; nothing is carried out.
+
+    :param learner: fits the models
+    :param settings: what the operator decides
+    """
+
+    def __init__(self, learner: Learner, settings: ScalingSettings) -> None:
+        self._group = ElasticGroup(learner, settings)
+        self._last: Replayed | None = None
+
+    def decide(self, period: Period) -> Replayed:
+        """Decide on the next period."""
+        if self._last is not None and _carried_out(self._last, period):
+            self._group.acted(self._last.period.at_s)
+        self._last = Replayed(period, self._group.observe(period))
+        return self._last
+
+
+def follow(
     periods: Sequence[Period], learner: Learner, settings: ScalingSettings
 ) -> tuple[Replayed, ...]:
     """Decide on all periods of a trace, in order."""
-    group = ElasticGroup(learner, settings)
-    done: list[Replayed] = []
-    for period in periods:
-        if done and _carried_out(done[-1], period):
-            group.acted(done[-1].period.at_s)
-        done.append(Replayed(period, group.observe(period)))
-    return tuple(done)
+    follower = Follower(learner, settings)
+    return tuple(follower.decide(period) for period in periods)
 
 
 def _carried_out(before: Replayed, period: Period) -> bool:
@@ -67,9 +80,3 @@ def _carried_out(before: Replayed, period: Period) -> bool:
 
 def _all_members(period: Period) -> int:
     return len(period.members) + period.building
-
-
-def write_log(done: Sequence[Replayed], file: TextIO) -> None:
-    """Write the decision log: one JSON object a line."""
-    for one in done:
-        file.write(json.dumps(one.as_json()) + "\n")

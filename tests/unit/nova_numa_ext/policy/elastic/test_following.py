@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces of groups, and what would have been decided on them."""
 
-import io
 import json
 from pathlib import Path
 
 import pytest
 
 from nova_numa_ext.policy.elastic.cells import Grid
+from nova_numa_ext.policy.elastic.following import Replayed, follow
 from nova_numa_ext.policy.elastic.load import MemberLoad
 from nova_numa_ext.policy.elastic.period import Member, Period
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.elastic.terms import ScalingTerm
-from nova_numa_ext.simulator.elastic.replay import Replayed, replay, write_log
-from nova_numa_ext.simulator.elastic.trace import read_trace
+from nova_numa_ext.policy.elastic.trace import read_trace
 from placement_traits.errors import InvalidValueError
 from tests.support.elastic import SimpleModels
 
@@ -97,13 +96,11 @@ def replayed(*, cool_down_s: float = 0.0, grows: bool = True) -> tuple[Replayed,
         grid=Grid(100.0, 100.0),
         cool_down_out_s=cool_down_s,
     )
-    return replay(read_trace(lines), SimpleModels(), settings)
+    return follow(read_trace(lines), SimpleModels(), settings)
 
 
 def test_the_log_says_what_was_decided_and_why() -> None:
-    file = io.StringIO()
-    write_log(replayed(), file)
-    log = [json.loads(line) for line in file.getvalue().splitlines()]
+    log = [json.loads(json.dumps(one.as_json())) for one in replayed()]
     assert len(log) == 16
     assert log[0]["why"] == "the model cannot say yet what m0 can carry"
     assert {key: log[12][key] for key in ("at_s", "members", "reads_per_s", "change", "term")} == {
