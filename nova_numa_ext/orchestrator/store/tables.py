@@ -170,6 +170,34 @@ lease_host: Final = Table(
     mysql_engine="InnoDB",
 )
 
+scaling_group: Final = Table(
+    "scaling_group",
+    METADATA,
+    Column("id", _NUMBER, primary_key=True),
+    Column("uuid", _UUID, nullable=False, unique=True),
+    Column("project_id", _KEYSTONE_ID, nullable=False),
+    Column("user_id", _KEYSTONE_ID, nullable=False),
+    Column("settings", JSON, nullable=False),
+    Column("source", JSON, nullable=False),
+    Column("paused", Boolean, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("trouble", String(255), nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("changed_at", Double, nullable=False),
+    mysql_engine="InnoDB",
+)
+
+scaling_decision: Final = Table(
+    "scaling_decision",
+    METADATA,
+    Column("id", _NUMBER, primary_key=True),
+    Column("group_id", _NUMBER, ForeignKey("scaling_group.id", ondelete="CASCADE"), nullable=False),
+    Column("at_s", Double, nullable=False),
+    Column("line", JSON, nullable=False),
+    Index("scaling_decision_of_group", "group_id", "at_s", unique=True),
+    mysql_engine="InnoDB",
+)
+
 
 class Now(ColumnElement[float]):
     """The database's clock: seconds since 1970, as a number to calculate with."""

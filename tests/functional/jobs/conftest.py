@@ -57,6 +57,7 @@ def url(request, tmp_path):
             connection.execute(delete(tables.trust))
             connection.execute(delete(tables.lease))
             connection.execute(delete(tables.lease_host))
+            connection.execute(delete(tables.scaling_group))
             nobody = {"holder": "", "term": 0, "expires_at": 0.0, "mark": 0}
             nobody |= {"recover_at": None, "recover_why": ""}
             connection.execute(update(tables.leader).values(nobody))

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the engine does for elastic groups: it observes. Each period is decided on, and nothing is carried out.
+
+A group's source is a CSV file that its monitoring appends to or replaces (:mod:`nova_numa_ext.policy.elastic.trace`).
+A file is read when it is the same in two rounds, so half of what is being written is not taken for a whole period. What
+the models have learnt is in this process only: an engine that begins to lead learns it again from the file, and
+decides the same, for a decision follows from periods and settings alone. Decisions that are stored already are not
+stored again.
+
+A group that gives trouble holds up no other one. Why is stored beside it, and it is tried again when its file or what
+operators have set changes, and once a minute.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from nova_numa_ext.orchestrator.store.database import LostRaceError
+from nova_numa_ext.orchestrator.store.jobs import Actor, Unreadable
+from nova_numa_ext.orchestrator.store.scaling import (
+    Line,
+    ScalingGroups,
+    StoredScaling,
+    UnreadableScalingError,
+)
+from nova_numa_ext.policy.elastic.following import Follower
+from nova_numa_ext.policy.elastic.group import Learner
+from nova_numa_ext.policy.elastic.period import Period
+from nova_numa_ext.policy.elastic.trace import read_trace
+from placement_traits.errors import InvalidValueError
+
+_LOG: Final = logging.getLogger(__name__)
+
+_MOST_BYTES: Final = 64 * 1024 * 1024
+_AT_ONCE: Final = 50  # periods of a group in a round: others have their turn
+
+_REST_S: Final = 60.0  # after trouble, unless the file or the group has changed
+
+Stamp = tuple[int, int, int]
+
+
+class ScalingLearner(Learner, Protocol):
+    """A learner of one group, which holds a process."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+@dataclass
+class _Followed:
+    """A group as this process knows it.
+
+    :param group: as it was read
+    :param stored_s: time of the newest stored decision
+    :param decided: periods that were decided on
+    :param read: of the file as it was read last
+    :param waiting: periods of it that were not decided on yet
+    """
+
+    group: StoredScaling
+    learner: ScalingLearner
+    follower: Follower
+    stored_s: float
+    decided: list[Period] = field(default_factory=list)
+    read: Stamp | None = None
+    waiting: list[Period] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """Trouble with a group, until when it is not tried again."""
+
+    group: StoredScaling
+    stamp: Stamp | None
+    until_s: float
+    error: Exception
+
+    def lasts(self, group: StoredScaling, stamp: Stamp | None) -> bool:
+        """Return whether nothing has changed, and the time is not over."""
+        same = (self.group.version, self.stamp) == (group.version, stamp)
+        return same and time.monotonic() < self.until_s
+
+
+class ScalingRounds:
+    """Decides on elastic groups; for one thread at a time.
+
+    :param stored: the groups
+    :param traces: folder of their files
+    :param learner: makes what fits the models of a group, of the season of its load
+    """
+
+    def __init__(
+        self, stored: ScalingGroups, traces: Path, learner: Callable[[int], ScalingLearner]
+    ) -> None:
+        self._stored, self._traces, self._learner = stored, traces, learner
+        self._followed: dict[str, _Followed] = {}
+        self._resting: dict[str, _Rest] = {}
+        self._stamps: dict[str, Stamp | None] = {}
+
+    def round(self, actor: Actor, may: Callable[[], None], trouble: Unreadable) -> int:
+        """Decide on what is new of each group that is not paused; return how many decisions were stored.
+
+        :param may: called before each group; raises where this process does not lead any more
+        :param trouble: called with each group that cannot be decided on, and why
+        :raises NotLeaderError: the term is over
+        :raises ServiceUnavailableError: the database does not answer
+        """
+        found = self._stored.followed()
+        there = {each.uuid: each for each in found if isinstance(each, StoredScaling)}
+        for uuid, known in list(self._followed.items()):
+            if uuid not in there or there[uuid].version != known.group.version:
+                self._forget(uuid)
+        stored = 0
+        for each in found:
+            may()
+            if isinstance(each, UnreadableScalingError):
+                trouble(each.group, each)
+                continue
+            try:
+                stored += self._carried(each, actor, trouble)
+            except LostRaceError as error:
+                _LOG.info("elastic group %s: %s", each.uuid, error)
+                self._forget(each.uuid)
+        return stored
+
+    def close(self) -> None:
+        """Forget all groups, and end the processes that fit their models."""
+        for uuid in list(self._followed):
+            self._forget(uuid)
+
+    def _forget(self, uuid: str) -> None:
+        known = self._followed.pop(uuid, None)
+        if known is not None:
+            known.learner.close()
+
+    def _carried(self, group: StoredScaling, actor: Actor, trouble: Unreadable) -> int:
+        path = self._traces / group.source.csv
+        stamp = _stamp(path)
+        before, self._stamps[group.uuid] = self._stamps.get(group.uuid), stamp
+        rest = self._resting.get(group.uuid)
+        if rest and rest.lasts(group, stamp):
+            trouble(group.uuid, rest.error)
+            return 0
+        last = None if group.uuid in self._followed else self._stored.last_decision(group)
+        try:
+            known = self._followed.get(group.uuid) or self._begun(group, last)
+            if stamp is None or (stamp == before and stamp != known.read):
+                self._read(known, path, stamp)
+            lines = self._decided(known)
+        except Exception as error:  # noqa: BLE001 - the outermost guard of a group: reported, and others go on
+            # What was learnt of half a period is of no use: all is learnt again.
+            self._forget(group.uuid)
+            self._resting[group.uuid] = _Rest(group, stamp, time.monotonic() + _REST_S, error)
+            trouble(group.uuid, error)
+            self._stored.trouble(group, str(error), actor)
+            return 0
+        self._resting.pop(group.uuid, None)
+        if lines or (group.trouble and known.read is not None):
+            self._stored.record(group, lines, actor)
+        return len(lines)
+
+    def _begun(self, group: StoredScaling, last: Line | None) -> _Followed:
+        learner = self._learner(group.settings.season_periods)
+        try:
+            follower = Follower(learner, group.settings)
+        except Exception:
+            learner.close()
+            raise
+        stored_s = -math.inf if last is None else float(last["at_s"])
+        self._followed[group.uuid] = _Followed(group, learner, follower, stored_s)
+        return self._followed[group.uuid]
+
+    def _read(self, known: _Followed, path: Path, stamp: Stamp | None) -> None:
+        """Read the file of a group.
+
+        :raises InvalidValueError: it is not there, or is no trace
+        """
+        name = known.group.source.csv
+        try:
+            size = path.stat().st_size
+            if size > _MOST_BYTES:
+                raise InvalidValueError(name, f"{size} bytes", f"at most {_MOST_BYTES}")
+            periods = read_trace(path.read_text().splitlines(), name)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error.reason
+            allowed = f"a CSV file in the engine's folder of traces ({reason})"
+            raise InvalidValueError("source csv", name, allowed) from error
+        count = len(known.decided)
+        if list(periods[:count]) != known.decided:
+            _LOG.warning(
+                "elastic group %s: %s does not begin as before, all of it is learnt again",
+                known.group.uuid,
+                name,
+            )
+            known.follower, count = Follower(known.learner, known.group.settings), 0
+            known.decided = []
+        known.waiting, known.read = list(periods[count:]), stamp
+
+    def _decided(self, known: _Followed) -> list[Line]:
+        lines = []
+        now, known.waiting = known.waiting[:_AT_ONCE], known.waiting[_AT_ONCE:]
+        for period in now:
+            line = known.follower.decide(period).as_json()
+            known.decided.append(period)
+            if period.at_s > known.stored_s:
+                lines.append(line)
+                known.stored_s = period.at_s
+        return lines
+
+
+def _stamp(path: Path) -> Stamp | None:
+    """Return what changes when a file does, None where it is not there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
