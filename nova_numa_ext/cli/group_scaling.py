@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack numa group scaling replay``."""
+"""``openstack numa group scaling set``, ``show``, ``pause``, ``resume`` and ``replay``."""
 
 import argparse
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
+from osc_lib.cli.format_columns import DictColumn
 from osc_lib.command import command
 
 from nova_numa_ext.cli import formatting
+from nova_numa_ext.cli.jobs_client import JobsClient, Scaling
 from nova_numa_ext.learning import models
 from nova_numa_ext.policy.elastic.cells import Grid
 from nova_numa_ext.policy.elastic.following import Replayed, follow
@@ -33,6 +37,93 @@ _COLUMNS: Final = (
 )
 
 
+class SetScaling(command.ShowOne):  # type: ignore[misc]
+    """Have a server group observed: what it would need is decided each period, and nothing is carried out.
+
+    What was decided by other settings is deleted; settings that are not given are the defaults. A group that is paused
+    stays so.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add group, source and parameters."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        _add_group(parser)
+        parser.add_argument(
+            "--csv",
+            required=True,
+            metavar="<file name>",
+            help="File in the engines' folder [numa_ext_jobs]scaling_traces: load and latencies of its members, "
+            "with the columns of replay",
+        )
+        _add_settings(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and values."""
+        settings = {"objective_ms": parsed_args.objective_ms, **_given(parsed_args)}
+        if parsed_args.granularity is not None:
+            settings["granularity"] = list(_grid(parsed_args.granularity).sides)
+        body = {"settings": settings, "source": {"csv": parsed_args.csv}}
+        return _shown(_client(self).set_scaling(parsed_args.group, body))
+
+
+class ShowScaling(command.ShowOne):  # type: ignore[misc]
+    """Show what an elastic group is sized by, and what was decided last."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add group and file."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        _add_group(parser)
+        parser.add_argument(
+            "--log",
+            type=Path,
+            metavar="<file>",
+            help="Write the decision log: a JSON line for each period, as replay does",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and values."""
+        client, group = _client(self), parsed_args.group
+        found = client.scaling(group)
+        if parsed_args.log is not None:
+            try:
+                with parsed_args.log.open("w") as file:
+                    _write_log(client.scaling_decisions(group), file)
+            except OSError as error:
+                allowed = f"a place that can be written to ({error.strerror})"
+                raise InvalidValueError("--log", error.filename, allowed) from error
+        return _shown(found)
+
+
+class PauseScaling(command.ShowOne):  # type: ignore[misc]
+    """Decide nothing on an elastic group until it is resumed."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the group."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        _add_group(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and values."""
+        return _shown(_client(self).pause_scaling(parsed_args.group, paused=True))
+
+
+class ResumeScaling(command.ShowOne):  # type: ignore[misc]
+    """Decide on an elastic group again, on the periods that were missed, too."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the group."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        _add_group(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and values."""
+        return _shown(_client(self).pause_scaling(parsed_args.group, paused=False))
+
+
 class ReplayScaling(command.Lister):  # type: ignore[misc]
     """Show what scaling would have decided on a trace of a group; nothing is asked of the cloud, nothing is changed.
 
@@ -48,37 +139,12 @@ class ReplayScaling(command.Lister):  # type: ignore[misc]
         parser.add_argument(
             "trace", type=Path, metavar="<trace>", help=f"CSV file: {','.join(TRACE_COLUMNS)}"
         )
-        parser.add_argument(
-            "--objective-ms",
-            type=float,
-            required=True,
-            metavar="<ms>",
-            help="Latency of reads that is still good, milliseconds",
-        )
+        _add_settings(parser)
         parser.add_argument(
             "--literal",
             action="store_true",
             help="Parameters of OnlineElastMan's publication and no limits but --least and --most",
         )
-        parser.add_argument(
-            "--granularity",
-            metavar="<reads>,<writes>,<KiB>",
-            help="Loads that are this close count as one: about a twentieth of what a member can do (default: "
-            f"{','.join(f'{side:g}' for side in _DEFAULTS.grid.sides)})",
-        )
-        for option, kind, text in (
-            ("least", int, "Fewest members"),
-            ("most", int, "Most members"),
-            ("lead-periods", int, "Periods to look ahead: two boot times and one more"),
-            ("head-room", float, "Factor on predicted loads"),
-            ("confidence", float, "Share of readings that must meet the objective"),
-            ("season-periods", int, "Periods after which loads repeat"),
-            ("period-s", float, "Length of a period, seconds"),
-        ):
-            default = getattr(_DEFAULTS, option.replace("-", "_"))
-            parser.add_argument(
-                f"--{option}", type=kind, metavar="<number>", help=f"{text} (default: {default:g})"
-            )
         parser.add_argument(
             "--log", type=Path, metavar="<file>", help="Write a JSON line for each period"
         )
@@ -107,8 +173,65 @@ class ReplayScaling(command.Lister):  # type: ignore[misc]
         return _COLUMNS, [_row(one, parsed_args) for one in done]
 
 
-def _settings(parsed_args: argparse.Namespace) -> ScalingSettings:
-    """Return the settings that the options describe."""
+def _add_group(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("group", metavar="<server group>", help="Server group, by id")
+
+
+def _client(shell_command: Any) -> JobsClient:
+    found: JobsClient = shell_command.app.client_manager.numa.jobs()
+    return found
+
+
+def _shown(scaling: Scaling) -> tuple[Any, Any]:
+    """Return columns and values; of the last decision what and why."""
+    last = scaling["last_decision"]
+    values = {
+        **scaling,
+        "settings": DictColumn(scaling["settings"]),
+        "source": DictColumn(scaling["source"]),
+        "last_decision": last and f"{last['at_s']:g} s: {last['change']:+d}, {last['why']}",
+    }
+    for key in ("created_at", "changed_at"):
+        values[key] = f"{datetime.fromtimestamp(values[key], UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return tuple(values), tuple(values.values())
+
+
+def _write_log(lines: Iterable[Mapping[str, Any]], file: TextIO) -> None:
+    file.writelines(json.dumps(line) + "\n" for line in lines)
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add the parameters of a group."""
+    parser.add_argument(
+        "--objective-ms",
+        type=float,
+        required=True,
+        metavar="<ms>",
+        help="Latency of reads that is still good, milliseconds",
+    )
+    parser.add_argument(
+        "--granularity",
+        metavar="<reads>,<writes>,<KiB>",
+        help="Loads that are this close count as one: about a twentieth of what a member can do (default: "
+        f"{','.join(f'{side:g}' for side in _DEFAULTS.grid.sides)})",
+    )
+    for option, kind, text in (
+        ("least", int, "Fewest members"),
+        ("most", int, "Most members"),
+        ("lead-periods", int, "Periods to look ahead: two boot times and one more"),
+        ("head-room", float, "Factor on predicted loads"),
+        ("confidence", float, "Share of readings that must meet the objective"),
+        ("season-periods", int, "Periods after which loads repeat"),
+        ("period-s", float, "Length of a period, seconds"),
+    ):
+        default = getattr(_DEFAULTS, option.replace("-", "_"))
+        parser.add_argument(
+            f"--{option}", type=kind, metavar="<number>", help=f"{text} (default: {default:g})"
+        )
+
+
+def _given(parsed_args: argparse.Namespace) -> dict[str, Any]:
+    """Return the parameters that were given, but objective and granularity."""
     names = (
         "least",
         "most",
@@ -119,7 +242,12 @@ def _settings(parsed_args: argparse.Namespace) -> ScalingSettings:
         "period_s",
     )
     given = {name: getattr(parsed_args, name) for name in names}
-    given = {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _settings(parsed_args: argparse.Namespace) -> ScalingSettings:
+    """Return the settings that the options describe."""
+    given = _given(parsed_args)
     if parsed_args.granularity is not None:
         given["grid"] = _grid(parsed_args.granularity)
     base = (literal if parsed_args.literal else ScalingSettings)(parsed_args.objective_ms)
@@ -140,7 +268,7 @@ def _write_files(
     try:
         if parsed_args.log is not None:
             with parsed_args.log.open("w") as file:
-                file.writelines(json.dumps(one.as_json()) + "\n" for one in done)
+                _write_log((one.as_json() for one in done), file)
         if parsed_args.plot is not None:
             title = f"{parsed_args.trace.name}, replayed"
             plots.draw(done, settings.objective_ms, parsed_args.plot, title)

@@ -33,6 +33,9 @@ Job = Mapping[str, Any]
 Lease = Mapping[str, Any]
 """A lease as the API shows it."""
 
+Scaling = Mapping[str, Any]
+"""An elastic group as the API shows it."""
+
 
 class JobRefusedError(NumaExtError):
     """The job service refuses what was asked, in its own words."""
@@ -161,6 +164,38 @@ class JobsClient:
         """Return a lease that ends."""
         path = f"/v1/leases/{quote(uuid, safe='')}/release"
         found: Lease = self._asked("POST", path)["lease"]
+        return found
+
+    def set_scaling(self, group: str, scaling: Scaling) -> Scaling:
+        """Say what a server group is sized by; return it as it is stored.
+
+        :param group: uuid of the server group
+        """
+        return self._scaling("PUT", group, json={"scaling": scaling})
+
+    def scaling(self, group: str) -> Scaling:
+        """Return an elastic group."""
+        return self._scaling("GET", group)
+
+    def pause_scaling(self, group: str, *, paused: bool) -> Scaling:
+        """Return an elastic group on which nothing is decided any more, or again."""
+        return self._scaling("POST", group, f"/{'pause' if paused else 'resume'}")
+
+    def scaling_decisions(self, group: str) -> Iterator[Mapping[str, Any]]:
+        """Yield lines of the decision log of an elastic group, oldest first."""
+        path = f"/v1/scaling/{quote(group, safe='')}/decisions"
+        marker: list[tuple[str, str]] = []
+        while True:
+            page = [("limit", str(_PAGE)), *marker]
+            found = self._asked("GET", path, params=page)["decisions"]
+            yield from found
+            if len(found) < _PAGE:
+                return
+            marker = [("marker", repr(found[-1]["at_s"]))]
+
+    def _scaling(self, method: str, group: str, action: str = "", **options: Any) -> Scaling:
+        path = f"/v1/scaling/{quote(group, safe='')}{action}"
+        found: Scaling = self._asked(method, path, **options)["scaling"]
         return found
 
     def _job(self, method: str, path: str, **options: Any) -> Job:

@@ -31,6 +31,7 @@ from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.recovery import Recovery
+from nova_numa_ext.orchestrator.store.scaling import ScalingGroups
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from placement_traits.errors import LONGEST_TEXT, cut
 from placement_traits.oslo_options import ConfigurationError
@@ -80,6 +81,7 @@ def _routes(conf: cfg.ConfigOpts) -> Application:
         leases=Leases(database),
         lease_hosts=LeaseHosts(database),
         recovery=Recovery(database),
+        scaling=ScalingGroups(database),
         queue=options.queue.settings(),
     )
 

@@ -82,6 +82,21 @@ class EngineOptions(Section):
         change="a user's end must end its jobs sooner (lower): one token a job and interval is made",
         leave="other services believe tokens for as long",
     )
+    scaling_traces: Path = option(
+        Path("/var/lib/numa-ext-jobs/traces"),
+        "Folder with the CSV files of elastic groups; what is in no file there is read by no group. Every engine needs "
+        "the same files.",
+        change="monitoring writes elsewhere, such as to a file system that all controllers share",
+        leave="there are no elastic groups",
+    )
+    scaling_fit_timeout_s: float = option(
+        30.0,
+        "Seconds that a fit of an elastic group's models may take. What takes longer is ended, and begun again a "
+        "minute later.",
+        minimum=1.0,
+        change="groups have hundreds of members, or the controller is slow (raise)",
+        leave="fits take well below a second",
+    )
     metrics_address: HostAddress = option(
         HostAddress("127.0.0.1"),
         "Address of the engine's Prometheus endpoint. It has no authentication: keep it on loopback.",

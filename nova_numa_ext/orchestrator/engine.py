@@ -11,6 +11,7 @@ from functools import partial
 from math import inf
 from typing import Any, Final
 
+from nova_numa_ext.learning.beside import ModelsBeside
 from nova_numa_ext.metrics import Sample
 from nova_numa_ext.orchestrator.cloud.hosts import ServerHosts
 from nova_numa_ext.orchestrator.cloud.trusts import Trusts
@@ -22,6 +23,7 @@ from nova_numa_ext.orchestrator.metrics import EngineMetrics
 from nova_numa_ext.orchestrator.reconcile import LostClaims, LostServers, LostTrusts
 from nova_numa_ext.orchestrator.reservations import reserve, unanswered
 from nova_numa_ext.orchestrator.saga import Engaged, Saga, time_over
+from nova_numa_ext.orchestrator.scaling_rounds import ScalingRounds
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs, StoredJob, Unreadable
 from nova_numa_ext.orchestrator.store.leader import (
@@ -34,6 +36,7 @@ from nova_numa_ext.orchestrator.store.leader import (
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.recovery import Recovery
+from nova_numa_ext.orchestrator.store.scaling import ScalingGroups
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.orchestrator.workers import Workers
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
@@ -54,6 +57,7 @@ _TRUSTS: Final = "trusts"
 _RECOVERY: Final = "recovery"
 _LEASES: Final = "leases"
 _LEASE_CLAIMS: Final = "claims of leases"
+_SCALING: Final = "elastic groups"
 _OTHERS: Final = (
     _QUEUE,
     _CLAIMS,
@@ -63,6 +67,7 @@ _OTHERS: Final = (
     _RECOVERY,
     _LEASES,
     _LEASE_CLAIMS,
+    _SCALING,
 )
 _FAILURES_AT_ONCE: Final = 10
 _LONGEST_REST_S: Final = 60.0
@@ -163,9 +168,17 @@ class JobEngine:
             Leases(database), claims, pools, LeaseHosts(database).all, hosts.name
         )
         self._leasing = threading.Lock()
+        self._scaling_groups = ScalingGroups(database)
+        self._scaling = ScalingRounds(
+            self._scaling_groups,
+            options.scaling_traces,
+            partial(ModelsBeside, timeout_s=options.scaling_fit_timeout_s),
+        )
+        self._observing = threading.Lock()
         self._troubled: dict[str, frozenset[str]] = {
             _LEASES: frozenset(),
             _LEASE_CLAIMS: frozenset(),
+            _SCALING: frozenset(),
         }
         self._reconciling = threading.Lock()
         self._reconciled_s = time.monotonic()
@@ -191,7 +204,7 @@ class JobEngine:
 
     def samples(self) -> Iterator[Sample]:
         """Yield its metrics, and those of the jobs that are stored, for :class:`nova_numa_ext.metrics.Exporter`."""
-        return self.metrics.samples(self._jobs)
+        return self.metrics.samples(self._jobs, self._scaling_groups)
 
     def _moved(self, job: StoredJob, reasons: Sequence[Reason]) -> None:
         self.metrics.moved(job.state, reasons)
@@ -217,6 +230,7 @@ class JobEngine:
         turn = _Turn(engaged, self._database.now(), self._hands)
         self._round(turn)
         self._watchers.give(_LEASES, partial(self._carry_leases, engaged))
+        self._watchers.give(_SCALING, partial(self._observe, engaged))
         if time.monotonic() >= self._reconciled_s + self._options.reconcile_interval_s:
             self._reconciled_s = time.monotonic()
             self._watchers.give(_CLAIMS, partial(self._reconcile, engaged))
@@ -239,6 +253,7 @@ class JobEngine:
         ):
             if not finish(max(until_s - time.monotonic(), 0.0)):
                 return False
+        self._scaling.close()
         self._election.resign()
         self._recovery.save()
         return True
@@ -267,7 +282,7 @@ class JobEngine:
         if not self._leasing.acquire(blocking=False):
             return
         try:
-            with self._reports(_LEASES) as trouble:
+            with self._reports(_LEASES, "lease") as trouble:
                 self._leases.round(engaged.actor, engaged.lead, trouble)
             self._hands.well(_LEASES)
         except NotLeaderError as error:
@@ -277,20 +292,36 @@ class JobEngine:
         finally:
             self._leasing.release()
 
+    def _observe(self, engaged: Engaged) -> None:
+        """Decide on what is new of elastic groups; one round of them at a time."""
+        if not self._observing.acquire(blocking=False):
+            return
+        try:
+            with self._reports(_SCALING, "elastic group") as trouble:
+                self._scaling.round(engaged.actor, engaged.lead, trouble)
+            self._hands.well(_SCALING)
+        except NotLeaderError as error:
+            self._scaling.close()
+            _LOG.info("elastic groups are not decided on: %s", error)
+        except Exception as error:  # noqa: BLE001 - the outermost guard: logged, and tried again in the next round
+            self._hands.trouble(_SCALING, "elastic groups are not decided on for now", error)
+        finally:
+            self._observing.release()
+
     def _look_at_leases(self, engaged: Engaged) -> int:
-        with self._reports(_LEASE_CLAIMS) as trouble:
+        with self._reports(_LEASE_CLAIMS, "lease") as trouble:
             ended = self._leases.end_without_server(engaged.actor, trouble)
             return ended + self._leases.look(engaged.lead, trouble)
 
     @contextmanager
-    def _reports(self, key: str) -> Iterator[Unreadable]:
-        """Yield what takes note of a lease that gives trouble; which ones did before is forgotten at the end."""
+    def _reports(self, key: str, what: str) -> Iterator[Unreadable]:
+        """Yield what takes note of a lease or group that gives trouble; which did before is forgotten at the end."""
         found: set[str] = set()
 
         def trouble(uuid: str, error: Exception) -> None:
             found.add(uuid)
             self._troubled[key] |= found
-            self._hands.trouble(uuid, f"lease {uuid} stays as it is for now", error)
+            self._hands.trouble(uuid, f"{what} {uuid} stays as it is for now", error)
 
         yield trouble
         self._troubled[key] = frozenset(found)

@@ -23,6 +23,7 @@ RECOVERS: Final = "numa_ext_jobs_recovers"
 ROUNDS: Final = "numa_ext_jobs_rounds"
 ROUND_SECONDS: Final = "numa_ext_jobs_round_seconds"
 MOVES: Final = "numa_ext_jobs_moves"
+SCALING: Final = "numa_ext_jobs_scaling_groups"
 
 METRICS: Final[dict[str, MetricSpec]] = {
     metric.name: metric
@@ -59,6 +60,13 @@ METRICS: Final[dict[str, MetricSpec]] = {
             "nova or Placement refused are moves to queued.",
             ("state", "term"),
         ),
+        MetricSpec(
+            SCALING,
+            "gauge",
+            "Elastic groups: observed, troubled (not decided on now; openstack numa group scaling show says "
+            "why) and paused. The same for all engines; missing while the database does not answer.",
+            ("state",),
+        ),
     )
 }
 
@@ -71,6 +79,13 @@ class Counted(Protocol):
 
     def counts(self) -> Waiting:
         """Return how many jobs have not ended."""
+
+
+class CountedGroups(Protocol):
+    """The elastic groups that are stored."""
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return how many are followed, how many of these cannot be decided on, and how many are paused."""
 
 
 class EngineMetrics:
@@ -108,9 +123,9 @@ class EngineMetrics:
                 self._seconds[bisect.bisect_left(BUCKETS, seconds)] += 1
                 self._seconds[-1] += seconds
 
-    def samples(self, jobs: Counted) -> Iterator[Sample]:
+    def samples(self, jobs: Counted, groups: CountedGroups) -> Iterator[Sample]:
         """Yield the metrics, for :class:`nova_numa_ext.metrics.Exporter`."""
-        yield from _stored(jobs)
+        yield from _stored(jobs, groups)
         with self._lock:
             counted: list[tuple[str, tuple[str, ...], Any]] = [
                 (LEADS, (), float(self._leads)),
@@ -123,12 +138,15 @@ class EngineMetrics:
             yield METRICS[name], labels, value
 
 
-def _stored(jobs: Counted) -> Iterator[Sample]:
+def _stored(jobs: Counted, groups: CountedGroups) -> Iterator[Sample]:
     try:
         numbers, longest_s = jobs.counts()
+        followed, troubled, paused = groups.counts()
     except ServiceUnavailableError:
         return
     for state in JobState:
         if not state.final:
             yield METRICS[JOBS], (state.value,), numbers.get(state, 0)
     yield METRICS[LONGEST_WAIT], (), longest_s
+    for name, number in (("observed", followed), ("troubled", troubled), ("paused", paused)):
+        yield METRICS[SCALING], (name,), number

@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Actor, Unreadable
+from nova_numa_ext.orchestrator.store.leader import NotLeaderError
 from nova_numa_ext.orchestrator.store.scaling import (
     Line,
     ScalingGroups,
@@ -104,7 +105,7 @@ class ScalingRounds:
     def round(self, actor: Actor, may: Callable[[], None], trouble: Unreadable) -> int:
         """Decide on what is new of each group that is not paused; return how many decisions were stored.
 
-        :param may: called before each group; raises where this process does not lead any more
+        :param may: called before each group and period; raises where this process does not lead any more
         :param trouble: called with each group that cannot be decided on, and why
         :raises NotLeaderError: the term is over
         :raises ServiceUnavailableError: the database does not answer
@@ -121,7 +122,7 @@ class ScalingRounds:
                 trouble(each.group, each)
                 continue
             try:
-                stored += self._carried(each, actor, trouble)
+                stored += self._carried(each, actor, may, trouble)
             except LostRaceError as error:
                 _LOG.info("elastic group %s: %s", each.uuid, error)
                 self._forget(each.uuid)
@@ -137,7 +138,9 @@ class ScalingRounds:
         if known is not None:
             known.learner.close()
 
-    def _carried(self, group: StoredScaling, actor: Actor, trouble: Unreadable) -> int:
+    def _carried(
+        self, group: StoredScaling, actor: Actor, may: Callable[[], None], trouble: Unreadable
+    ) -> int:
         path = self._traces / group.source.csv
         stamp = _stamp(path)
         before, self._stamps[group.uuid] = self._stamps.get(group.uuid), stamp
@@ -150,7 +153,10 @@ class ScalingRounds:
             known = self._followed.get(group.uuid) or self._begun(group, last)
             if stamp is None or (stamp == before and stamp != known.read):
                 self._read(known, path, stamp)
-            lines = self._decided(known)
+            lines = self._decided(known, may)
+        except NotLeaderError:
+            self._forget(group.uuid)
+            raise
         except Exception as error:  # noqa: BLE001 - the outermost guard of a group: reported, and others go on
             # What was learnt of half a period is of no use: all is learnt again.
             self._forget(group.uuid)
@@ -200,10 +206,11 @@ class ScalingRounds:
             known.decided = []
         known.waiting, known.read = list(periods[count:]), stamp
 
-    def _decided(self, known: _Followed) -> list[Line]:
-        lines = []
+    def _decided(self, known: _Followed, may: Callable[[], None]) -> list[Line]:
+        lines = list[Line]()
         now, known.waiting = known.waiting[:_AT_ONCE], known.waiting[_AT_ONCE:]
         for period in now:
+            may()
             line = known.follower.decide(period).as_json()
             known.decided.append(period)
             if period.at_s > known.stored_s:

@@ -17,6 +17,7 @@ from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
 from nova_numa_ext.orchestrator.store.recovery import Recovery
+from nova_numa_ext.orchestrator.store.scaling import ScalingGroups
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits import pools
@@ -75,6 +76,7 @@ class LeaseService:
             leases=self.leases,
             lease_hosts=self.hosts,
             recovery=self.recovery,
+            scaling=ScalingGroups(database),
         )
         self.client = made.test_client()
 

@@ -213,6 +213,9 @@ CASES = {
         minutes=30,
         target=("job",),
     ),
+    "NumaExtScalingTroubled": gauge(
+        "numa_ext_jobs_scaling_groups", f'{ENGINE}, state="troubled"', minutes=15, target=("job",)
+    ),
     "NumaExtJobsRecover": gauge("numa_ext_jobs_recovers", ENGINE, minutes=1, target=("job",)),
     "NumaExtJobRoundsFail": Case(
         {

@@ -231,6 +231,61 @@ LIMITS: Final = _object(
     )
 )
 
+_ASKED_SCALING: Final[Schema] = schemas.SCALING["properties"]["scaling"]
+
+SCALING: Final = _object(
+    scaling=_object(
+        id=_text("uuid of the server group"),
+        project_id=_text("whose it is"),
+        user_id=_text("user that has set, paused or resumed it last"),
+        mode={"enum": ["observe"], "description": "decisions are stored, and not carried out"},
+        paused=_flag("nothing is decided"),
+        settings={**_ASKED_SCALING["properties"]["settings"]},
+        source={**_ASKED_SCALING["properties"]["source"]},
+        trouble=_text("why the engine cannot decide; empty: it can"),
+        last_decision={
+            "type": ["object", "null"],
+            "description": "the newest line of the decision log; null: none yet",
+        },
+        created_at=_time("when it was set first"),
+        changed_at=_time("when an operator has changed it last"),
+    )
+)
+
+SCALING_DECISIONS: Final = _object(
+    decisions=_array(
+        _object(
+            at_s=_number("time of the period as the source has it, seconds"),
+            members={"type": "integer", "description": "members that carry load"},
+            reads_per_s=_number("of all of them"),
+            writes_per_s=_number("of all of them"),
+            forecasts=_array(
+                _object(
+                    predictor=_text("that was followed"),
+                    lead={"type": "integer", "description": "periods ahead"},
+                    per_s=_number("what it said"),
+                ),
+                "of reads, then of writes",
+            ),
+            ratios={
+                "type": "object",
+                "additionalProperties": {"type": "number"},
+                "description": "expected load of each member over its capacity, where it is known",
+            },
+            suggested_shares={
+                "type": "object",
+                "additionalProperties": {"type": "number"},
+                "description": "share of the work that each member should get",
+            },
+            change={"type": "integer", "description": "members more; fewer when negative"},
+            leaving=_array({"type": "string"}, "members that should leave, first the first one"),
+            term=_text("which reason it is, for programs"),
+            why=_text("the same for people"),
+        ),
+        "a line for each period, oldest first; the same as of the replay of the source",
+    )
+)
+
 VERSIONS: Final = _object(
     versions=_array(
         _object(

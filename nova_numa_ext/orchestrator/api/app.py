@@ -8,6 +8,7 @@ Answers to GET carry an ETag: asked with ``If-None-Match``, what has not changed
 """
 
 import logging
+import math
 import re
 import time
 import uuid as uuids
@@ -30,6 +31,7 @@ from nova_numa_ext.orchestrator.api.schemas import (
     check_create,
     check_lease,
     check_report,
+    check_scaling,
 )
 from nova_numa_ext.orchestrator.cloud.asking import SilentError
 from nova_numa_ext.orchestrator.cloud.user import UserCloud
@@ -39,6 +41,11 @@ from nova_numa_ext.orchestrator.store.jobs import Actor, ExistsError, Jobs, NewJ
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases, StoredLease, UnreadableLeaseError
 from nova_numa_ext.orchestrator.store.recovery import Recovery
+from nova_numa_ext.orchestrator.store.scaling import (
+    ScalingGroups,
+    StoredScaling,
+    UnreadableScalingError,
+)
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.jobs import limits as of_projects
 from nova_numa_ext.policy.jobs import queue as queue_order
@@ -105,6 +112,7 @@ def make(
     leases: Leases,
     lease_hosts: LeaseHosts,
     recovery: Recovery,
+    scaling: ScalingGroups,
     queue: QueueSettings | None = None,
 ) -> flask.Flask:
     """Return the WSGI application.
@@ -125,6 +133,7 @@ def make(
         leases=leases,
         lease_hosts=lease_hosts,
         recovery=recovery,
+        scaling=scaling,
         queue=queue or QueueSettings(),
     )
     for route in ROUTES:
@@ -144,6 +153,7 @@ def make(
 
 def _rule(path: str) -> str:
     named = path.replace("{job}", "<uuid>").replace("{lease}", "<uuid>")
+    named = named.replace("{group}", "<uuid>")
     return named.replace("{host}", "<host>")
 
 
@@ -159,8 +169,10 @@ class _Routes:
         leases: Leases,
         lease_hosts: LeaseHosts,
         recovery: Recovery,
+        scaling: ScalingGroups,
         queue: QueueSettings,
     ) -> None:
+        self._scaling = scaling
         self._leases = leases
         self._lease_hosts = lease_hosts
         self._recovery = recovery
@@ -399,6 +411,63 @@ class _Routes:
                 _LOG.info("lease %s: %s", lease.uuid, error)  # it is reported again
         return views.host_leases(self._leases_of(host), host)
 
+    def set_scaling(self, uuid: str) -> Any:
+        asking = _asking()
+        self._allow(asking, policies.SCALING_SET)
+        settings, source = check_scaling(bodies.parsed(flask.request.get_data()))
+        project = self._cloud(flask.request.environ).server_group(uuid)
+        if project is None or not self._may(asking, policies.SCALING_SET, project):
+            raise _RefusedError(404, f"There is no server group {uuid}.")
+        group = self._scaling.set(uuid, project, asking.user, settings, source)
+        return self._shown_scaling(group)
+
+    def show_scaling(self, uuid: str) -> Any:
+        return self._shown_scaling(self._scaling_group(uuid, policies.SCALING_SHOW))
+
+    def scaling_decisions(self, uuid: str) -> Any:
+        self._scaling_group(uuid, policies.SCALING_SHOW)
+        found = self._scaling.decisions(
+            uuid, after=_seconds("marker"), limit=_number("limit", ROWS, 1, MOST_ROWS)
+        )
+        return {"decisions": found}
+
+    def pause_scaling(self, uuid: str) -> Any:
+        return self._paused(uuid, paused=True)
+
+    def resume_scaling(self, uuid: str) -> Any:
+        return self._paused(uuid, paused=False)
+
+    def _paused(self, uuid: str, *, paused: bool) -> Any:
+        asking = _asking()
+        self._scaling_group(uuid, policies.SCALING_PAUSE)
+        group = self._scaling.pause(uuid, asking.user, paused=paused)
+        if group is None:
+            raise _no_scaling(uuid)
+        return self._shown_scaling(group)
+
+    def _scaling_group(self, uuid: str, rule: str) -> StoredScaling:
+        """Return an elastic group; one of a project that the user has no rights in is not there."""
+        asking = _asking()
+        found: StoredScaling | UnreadableScalingError | None
+        try:
+            found = self._scaling.read(uuid)
+        except UnreadableScalingError as error:
+            found = error
+        if found is None or not self._may(asking, policies.SCALING_SHOW, found.project):
+            self._allow(asking, rule)
+            raise _no_scaling(uuid)
+        if not self._may(asking, rule, found.project):
+            raise _forbidden(rule)
+        if isinstance(found, UnreadableScalingError):
+            _LOG.error("request %s: %s", _context().request_id, found)
+            raise _RefusedError(
+                409, f"Elastic group {uuid} is stored in a form of another release."
+            )
+        return found
+
+    def _shown_scaling(self, group: StoredScaling) -> dict[str, Any]:
+        return {"scaling": views.scaling(group, self._scaling.last_decision(group))}
+
     def _leases_of(self, host: str) -> list[StoredLease]:
         """Return a host's leases.
 
@@ -523,6 +592,10 @@ def _unreadable(uuid: str, error: Exception) -> NoReturn:
     )
 
 
+def _no_scaling(uuid: str) -> _RefusedError:
+    return _RefusedError(404, f"There is no elastic group {uuid}.")
+
+
 def _forbidden(rule: str) -> _RefusedError:
     return _RefusedError(403, f"Policy does not allow {rule} to be performed.")
 
@@ -571,6 +644,17 @@ def _number(name: str, default: int, least: int, most: int) -> int:
     ):
         raise InvalidValueError(f"query {name}", given, f"a whole number from {least} to {most}")
     return int(given)
+
+
+def _seconds(name: str) -> float | None:
+    given = flask.request.args.get(name)
+    try:
+        found = None if given is None else float(given)
+    except ValueError:
+        found = math.nan
+    if found is not None and not math.isfinite(found):
+        raise InvalidValueError(f"query {name}", given, "a number of seconds")
+    return found
 
 
 def _states(known: type[_State]) -> tuple[_State, ...]:

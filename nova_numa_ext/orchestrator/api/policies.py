@@ -29,6 +29,9 @@ LEASE_ATTACH: Final = "numa_ext:leases:attach"
 LEASE_RELEASE: Final = "numa_ext:leases:release"
 HOST_LEASES: Final = "numa_ext:hosts:leases:list"
 HOST_REPORT: Final = "numa_ext:hosts:leases:report"
+SCALING_SET: Final = "numa_ext:scaling:set"
+SCALING_SHOW: Final = "numa_ext:scaling:show"
+SCALING_PAUSE: Final = "numa_ext:scaling:pause"
 
 # A name is of one user within its domain only, and any domain may have one that is called like a host's.
 _OWN_HOST: Final = (
@@ -140,6 +143,26 @@ RULES: Final = (
         "what is reported decides which client may use a GPU. Where these are in another domain than default, put its "
         "id in place of that one here and in the rule for lists.",
         ("POST", "/v1/hosts/{host}/leases"),
+    ),
+    _rule(
+        SCALING_SET,
+        "role:admin",
+        "Say what an elastic group is sized by. Only administrators may: its source is a file of the controllers.",
+        ("PUT", "/v1/scaling/{group}"),
+    ),
+    _rule(
+        SCALING_SHOW,
+        f"({_READER}) or {_EVERYWHERE}",
+        "Show an elastic group and the decisions on it.",
+        ("GET", "/v1/scaling/{group}"),
+        ("GET", "/v1/scaling/{group}/decisions"),
+    ),
+    _rule(
+        SCALING_PAUSE,
+        f"({_MEMBER}) or role:admin",
+        "Have nothing decided on an elastic group, or again.",
+        ("POST", "/v1/scaling/{group}/pause"),
+        ("POST", "/v1/scaling/{group}/resume"),
     ),
 )
 

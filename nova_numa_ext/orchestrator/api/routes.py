@@ -29,7 +29,7 @@ class Query:
 class Route:
     """A request.
 
-    :param path: ``{job}`` and ``{lease}`` stand for uuids, ``{host}`` for a name
+    :param path: ``{job}``, ``{lease}`` and ``{group}`` stand for uuids, ``{host}`` for a name
     :param view: name of what answers it in the application
     :param what: it does, as a sentence
     :param answers: status of success -> schema of its body
@@ -49,6 +49,10 @@ class Route:
 
 _NO_JOB: Final = {404: "there is no such job, or it is another project's"}
 _NO_LEASE: Final = {404: "there is no such lease, or it is another project's"}
+_NO_SCALING: Final = {
+    404: "there is no such elastic group, or it is another project's",
+    409: "the group is stored in a form of another release",
+}
 _RECOVERS: Final = {503: "the database was restored and is not yet committed"}
 _ENDED: Final = {409: "the job has ended"}
 _LIMIT: Final = Query("limit", "rows at most", f"1 to {MOST_ROWS}; {ROWS} if not given")
@@ -198,6 +202,52 @@ ROUTES: Final = (
         {200: answers.HOST_LEASES},
         _RECOVERS,
         body=schemas.HOST_REPORT,
+    ),
+    Route(
+        "PUT",
+        "/v1/scaling/{group}",
+        "set_scaling",
+        "Have a server group observed: what it would need is decided for each period of its source, and nothing is "
+        "carried out. What was decided by other settings is deleted.",
+        {200: answers.SCALING},
+        {404: "nova shows no such server group with the token"},
+        body=schemas.SCALING,
+    ),
+    Route(
+        "GET",
+        "/v1/scaling/{group}",
+        "show_scaling",
+        "Show an elastic group.",
+        {200: answers.SCALING},
+        _NO_SCALING,
+    ),
+    Route(
+        "GET",
+        "/v1/scaling/{group}/decisions",
+        "scaling_decisions",
+        "List what was decided on an elastic group.",
+        {200: answers.SCALING_DECISIONS},
+        _NO_SCALING,
+        (
+            _LIMIT,
+            Query("marker", "only later periods", "``at_s`` of the last line of the page before"),
+        ),
+    ),
+    Route(
+        "POST",
+        "/v1/scaling/{group}/pause",
+        "pause_scaling",
+        "Decide nothing on an elastic group until it is resumed.",
+        {200: answers.SCALING},
+        _NO_SCALING,
+    ),
+    Route(
+        "POST",
+        "/v1/scaling/{group}/resume",
+        "resume_scaling",
+        "Decide on an elastic group again, on the periods that were missed, too.",
+        {200: answers.SCALING},
+        _NO_SCALING,
     ),
     Route(
         "GET",

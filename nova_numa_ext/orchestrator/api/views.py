@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs, parts, events and leases as the API shows them; times in seconds since 1970.
+"""Jobs, parts, events, leases and elastic groups as the API shows them; times in seconds since 1970.
 
 What ``internals`` are, and what is shown without them, is written in :mod:`nova_numa_ext.policy.jobs.terms`, and of
 leases in :mod:`nova_numa_ext.policy.remote_gpu.lease_terms`.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from nova_numa_ext.orchestrator.api.schemas import SCALING
 from nova_numa_ext.orchestrator.conf import ApiOptions
 from nova_numa_ext.orchestrator.store.jobs import Event, NewJob, StoredJob, StoredPart
 from nova_numa_ext.orchestrator.store.leases import StoredLease
+from nova_numa_ext.orchestrator.store.scaling import StoredScaling
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.jobs.terms import for_tenants, sentence
 from nova_numa_ext.policy.remote_gpu.lease_terms import lease_for_tenants, lease_sentence
@@ -140,6 +142,31 @@ def _served(found: StoredLease) -> dict[str, Any]:
         "service_level": found.asked.level,
         "api": found.asked.api,
         "network_mbps": found.asked.network_mbps,
+    }
+
+
+def scaling(found: StoredScaling, last: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return an elastic group.
+
+    :param last: the newest line of its decision log
+    """
+    settings = {
+        name: getattr(found.settings, name)
+        for name in SCALING["properties"]["scaling"]["properties"]["settings"]["properties"]
+        if name != "granularity"
+    }
+    return {
+        "id": found.uuid,
+        "project_id": found.project,
+        "user_id": found.user,
+        "mode": "observe",
+        "paused": found.paused,
+        "settings": {**settings, "granularity": list(found.settings.grid.sides)},
+        "source": {"csv": found.source.csv},
+        "trouble": found.trouble,
+        "last_decision": last,
+        "created_at": found.created_at,
+        "changed_at": found.changed_at,
     }
 
 

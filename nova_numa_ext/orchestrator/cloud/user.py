@@ -116,6 +116,9 @@ class UserCloud(Protocol):
     def project_of(self, server: str) -> str | None:
         """Return the project of a server, by its uuid; None when the user can see none of that uuid."""
 
+    def server_group(self, uuid: str) -> str | None:
+        """Return the project of a server group, None when there is none that the user sees."""
+
     def check_trust(self) -> None:
         """Look whether the token is of a kind that can make a trust.
 
@@ -244,6 +247,11 @@ class TokenCloud:
         """See :meth:`UserCloud.project_of`."""
         path = f"/servers/{quote(server, safe='')}"
         return self._look(self._compute, path, lambda body: str(body["server"]["tenant_id"]))
+
+    def server_group(self, uuid: str) -> str | None:
+        """See :meth:`UserCloud.server_group`."""
+        path = f"/os-server-groups/{quote(uuid, safe='')}"
+        return self._look(self._compute, path, lambda body: str(body["server_group"]["project_id"]))
 
     def check_trust(self) -> None:
         """See :meth:`UserCloud.check_trust`."""

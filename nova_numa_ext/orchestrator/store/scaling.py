@@ -2,8 +2,8 @@
 """Elastic groups as they are stored: what an operator has decided about a server group, and what was decided on it.
 
 An elastic group has the uuid of its server group in nova. What the models have learnt is not stored: it follows from
-the group's source, and whoever leads next learns it again. ``version`` counts what operators change; an engine records
-decisions of the version that it has read, and none else.
+the group's source, and the engine that leads next learns it again. ``version`` counts what operators change; an engine
+records decisions of the version that it has read, and none else.
 """
 
 from collections.abc import Mapping, Sequence

@@ -96,6 +96,11 @@ class ScalingSettings:
         if self.most < self.least:
             raise InvalidValueError("most", self.most, f"a number >= least, {self.least}")
 
+    @staticmethod
+    def bounds(name: str) -> tuple[float, float]:
+        """Return the lowest and the highest value of a parameter; the highest is infinite where there is none."""
+        return _BOUNDS[name]
+
 
 def literal(objective_ms: float, *, least: int = 3, most: int = 100_000) -> ScalingSettings:
     """Return the published parameters: α = 1, β = 0.5, the next period, no limit but the fewest members."""

@@ -26,7 +26,11 @@ from nova_numa_ext.orchestrator.store.leader import Election
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
 from nova_numa_ext.orchestrator.store.recovery import Recovery
+from nova_numa_ext.orchestrator.store.scaling import ScalingGroups, ScalingSource
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
+from nova_numa_ext.policy.elastic.following import follow
+from nova_numa_ext.policy.elastic.settings import ScalingSettings
+from nova_numa_ext.policy.elastic.trace import read_trace
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.jobs.queue import QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
@@ -36,6 +40,7 @@ from nova_numa_ext.policy.remote_gpu import leases as life
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 from placement_traits.names import RemoteGpuApi, ServiceLevel
 from placement_traits.reason import Reason
+from tests.support.elastic import SimpleModels
 from tests.support.jobs_database import new_job
 from tests.support.jobs_world import World
 
@@ -63,6 +68,9 @@ BODY = {
 
 LEASE = LeaseSpec(1000, ServiceLevel.SILVER, RemoteGpuApi.OPENCL)
 LEASE_BODY = {"lease": {"memory_mb": 1000, "api": "opencl", "service_level": "silver"}}
+
+GROUP = "5b4b7a52-8e4c-4c8f-8f0c-2a8f1f9c6c11"
+SCALING_BODY = {"scaling": {"settings": {"objective_ms": 35.0}, "source": {"csv": "web.csv"}}}
 
 FLAVORS = {
     "big": UserFlavor("flavor-1", 4, 1024, 12, 10, {"hw:mem_page_size": "any"}),
@@ -113,6 +121,9 @@ class FakeCloud:
 
     def project_of(self, _server):
         return "project-1"
+
+    def server_group(self, uuid):
+        return "project-1" if uuid == GROUP else None
 
     def check_trust(self):
         if self.refuses_trust:
@@ -190,6 +201,7 @@ def client_of(jobs, cloud, queue=None, rules=(), **options):
         leases=Leases(jobs._database),
         lease_hosts=LeaseHosts(jobs._database),
         recovery=Recovery(jobs._database),
+        scaling=ScalingGroups(jobs._database),
         queue=queue,
     )
     made.after_request(as_declared)
@@ -367,6 +379,12 @@ ROUTES = {
     "of a host": ("GET", "/v1/hosts/g1/leases"),
     "report": ("POST", "/v1/hosts/g1/leases"),
     "not there": ("GET", "/v1/jobs/none"),
+    "scaling": ("PUT", "/v1/scaling/{group}"),
+    "a group": ("GET", "/v1/scaling/{group}"),
+    "decisions": ("GET", "/v1/scaling/{group}/decisions"),
+    "pause": ("POST", "/v1/scaling/{group}/pause"),
+    "resume": ("POST", "/v1/scaling/{group}/resume"),
+    "no group": ("GET", "/v1/scaling/none"),
     "versions": ("GET", "/"),
 }
 #              route       reader member admin service other no role system no token
@@ -391,6 +409,12 @@ TABLE = """
                of a host   403    403    200   200     403   403     403    401
                report      403    403    403   403     403   403     403    401
                not there   404    404    404   404     404   403     403    401
+               scaling     403    403    200   403     403   403     403    401
+               a group     200    200    200   200     404   403     403    401
+               decisions   200    200    200   200     404   403     403    401
+               pause       403    200    200   403     404   403     403    401
+               resume      403    200    200   403     404   403     403    401
+               no group    404    404    404   404     404   403     403    401
                versions    200    200    200   200     200   200     200    200
 """
 WHO = (READER, MEMBER, ADMIN, SERVICE, OTHER, NO_ROLE, SYSTEM, {})
@@ -413,8 +437,12 @@ def test_who_may_do_what(client, jobs, route, expected):
             "/v1/leases/{lease}/attach": {"attach": {"server_id": job.uuid}},
         }
         bodies = posted if method == "POST" else {}
+        ScalingGroups(jobs._database).set(
+            GROUP, "project-1", "user-1", ScalingSettings(35.0), ScalingSource("web.csv")
+        )
+        bodies |= {"/v1/scaling/{group}": SCALING_BODY} if method == "PUT" else {}
         sent = {"json": bodies[path]} if path in bodies else {}
-        there = path.format(job=job.uuid, lease=lease.uuid)
+        there = path.format(job=job.uuid, lease=lease.uuid, group=GROUP)
         found.append(client.open(there, method=method, headers=who, **sent).status_code)
     assert found == expected
 
@@ -424,6 +452,7 @@ def uuid_in(path):
         path.partition("?")[0]
         .replace("{job}", "<uuid>")
         .replace("{lease}", "<uuid>")
+        .replace("{group}", "<uuid>")
         .replace("/g1/", "/<host>/")
         .replace("{host}", "<host>")
     )
@@ -1219,3 +1248,76 @@ def test_tenants_see_their_lease_and_not_its_host(client, jobs):
     assert "has ended" in detail(client.post(f"{path}/release", headers=MEMBER))
     answer = client.get("/v1/leases?state=running", headers=MEMBER)
     assert "reserved" in detail(answer)
+
+
+def test_a_group_is_set_shown_paused_and_resumed(client, jobs):
+    path = f"/v1/scaling/{GROUP}"
+    settings = {"objective_ms": 20, "granularity": [100, 50, 5], "least": 2, "most": 9}
+    body = {"scaling": {"settings": settings, "source": {"csv": "web.csv"}}}
+    shown = client.put(path, json=body, headers=ADMIN).json["scaling"]
+    assert {name: shown["settings"][name] for name in settings} == settings
+    assert shown["settings"]["head_room"] == 1.1
+    assert (shown["id"], shown["project_id"], shown["mode"]) == (GROUP, "project-1", "observe")
+    assert (shown["source"], shown["trouble"], shown["last_decision"]) == (
+        {"csv": "web.csv"},
+        "",
+        None,
+    )
+    assert client.get(path, headers=READER).json["scaling"] == shown
+    assert client.post(f"{path}/pause", headers=MEMBER).json["scaling"]["paused"]
+    resumed = client.post(f"{path}/resume", headers=MEMBER).json["scaling"]
+    assert (resumed["paused"], resumed["user_id"]) == (False, "user-1")
+
+
+def test_decisions_are_listed_page_by_page(client, jobs):
+    groups = ScalingGroups(jobs._database)
+    group = groups.set(GROUP, "project-1", "u", ScalingSettings(35.0), ScalingSource("web.csv"))
+    (period, *_) = read_trace(["time_s,member,reads_per_s,latencies_ms", "0.5,a,100,20"])
+    (line,) = (each.as_json() for each in follow([period], SimpleModels(), group.settings))
+    lines = [{**line, "at_s": line["at_s"] + 300 * at} for at in range(5)]
+    groups.record(group, lines, Actor("engine"))
+    path = f"/v1/scaling/{GROUP}/decisions"
+    assert client.get(path, headers=READER).json == {"decisions": lines}
+    page = client.get(f"{path}?limit=2&marker={lines[1]['at_s']!r}", headers=READER).json
+    assert page == {"decisions": lines[2:4]}
+    shown = client.get(f"/v1/scaling/{GROUP}", headers=READER).json["scaling"]
+    assert shown["last_decision"] == lines[-1]
+    for marker in ("x", "nan", "inf"):
+        refused = client.get(f"{path}?marker={marker}", headers=READER)
+        assert "a number of seconds" in detail(refused)
+
+
+@pytest.mark.parametrize(
+    ("settings", "source", "sentence"),
+    [
+        ({}, {"csv": "web.csv"}, "objective_ms"),
+        ({"objective_ms": 0}, {"csv": "web.csv"}, "minimum 0.001"),
+        ({"objective_ms": 35, "least": 5, "most": 4}, {"csv": "web.csv"}, "a number >= least, 5"),
+        ({"objective_ms": 35, "granularity": [0, 1, 1]}, {"csv": "web.csv"}, "exclusiveMinimum 0"),
+        ({"objective_ms": 35, "alpha": 1}, {"csv": "web.csv"}, "only actions_per_hour"),
+        *(
+            ({"objective_ms": 35}, {"csv": name}, "a file name of the characters")
+            for name in ("../nova.conf", "/etc/passwd", ".hidden", "a/b", "", "a\n")
+        ),
+    ],
+)
+def test_settings_and_sources_that_cannot_be_are_sentences(client, settings, source, sentence):
+    body = {"scaling": {"settings": settings, "source": source}}
+    refused = client.put(f"/v1/scaling/{GROUP}", json=body, headers=ADMIN)
+    assert (refused.status_code, sentence in detail(refused)) == (400, True), detail(refused)
+
+
+def test_a_server_group_that_is_not_there_is_not_observed(client):
+    refused = client.put("/v1/scaling/none", json=SCALING_BODY, headers=ADMIN)
+    assert (refused.status_code, detail(refused)) == (404, "There is no server group none.")
+
+
+def test_an_elastic_group_of_another_release_is_a_sentence(client, jobs):
+    groups = ScalingGroups(jobs._database)
+    groups.set(GROUP, "project-1", "u", ScalingSettings(35.0), ScalingSource("web.csv"))
+    with jobs._database.transaction() as connection:
+        connection.execute(tables.scaling_group.update().values(settings={"alpha": 1}))
+    refused = client.get(f"/v1/scaling/{GROUP}", headers=READER)
+    assert (refused.status_code, "another release" in detail(refused)) == (409, True)
+    assert client.get(f"/v1/scaling/{GROUP}", headers=OTHER).status_code == 404
+    assert client.put(f"/v1/scaling/{GROUP}", json=SCALING_BODY, headers=ADMIN).status_code == 200

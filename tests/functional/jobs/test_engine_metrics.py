@@ -7,6 +7,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from nova_numa_ext.metrics import Exporter
 from nova_numa_ext.orchestrator.metrics import METRICS, EngineMetrics
 from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
+from nova_numa_ext.orchestrator.store.scaling import ScalingGroups, ScalingSource
+from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
 from placement_traits.errors import ServiceUnavailableError
@@ -14,10 +16,18 @@ from placement_traits.reason import Reason
 from tests.support.jobs_database import new_job
 
 
-def scraped(metrics, jobs):
+class NoGroups:
+    """No elastic group is stored."""
+
+    def counts(self):
+        return 0, 0, 0
+
+
+def scraped(metrics, jobs, groups=None):
     """Lines with a value, by metric and labels."""
+    groups = groups or NoGroups()
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Exporter(lambda: metrics.samples(jobs), metrics=METRICS))
+    registry.register(Exporter(lambda: metrics.samples(jobs, groups), metrics=METRICS))
     lines = generate_latest(registry).decode().splitlines()
     return {
         name: float(value)
@@ -66,6 +76,20 @@ def test_a_move_that_fails_is_not_counted(database):
     with pytest.raises(Exception, match="has changed since"):
         jobs.move(stale, JobState.PLANNED, (Reason(JobTerm.PLACED, "h"),), Actor("e"))
     assert scraped(metrics, jobs)['numa_ext_jobs_moves_total{state="planned",term="placed"}'] == 1
+
+
+def test_elastic_groups_are_counted_by_what_becomes_of_them(database):
+    groups, settings = ScalingGroups(database), ScalingSettings(35.0)
+    stored = [
+        groups.set(f"group-{at}", "p", "u", settings, ScalingSource("a.csv")) for at in range(4)
+    ]
+    groups.trouble(stored[0], "no file", Actor("e"))
+    groups.pause(stored[1].uuid, "u", paused=True)
+    found = scraped(EngineMetrics(), Jobs(database), groups)
+    assert {
+        state: found[f'numa_ext_jobs_scaling_groups{{state="{state}"}}']
+        for state in ("observed", "troubled", "paused")
+    } == {"observed": 3, "troubled": 1, "paused": 1}
 
 
 def test_an_empty_queue_has_no_wait(database):

@@ -14,7 +14,7 @@ from keystoneauth1.exceptions import ConnectFailure, EndpointNotFound
 from oslo_config import cfg
 from oslo_policy import policy
 
-from nova_numa_ext.cli import job, job_plot, job_request, lease
+from nova_numa_ext.cli import group_scaling, job, job_plot, job_request, jobs_client, lease
 from nova_numa_ext.cli.jobs_client import JobRefusedError, JobsClient
 from nova_numa_ext.orchestrator.api import app, policies
 from nova_numa_ext.orchestrator.cloud.user import ProjectQuota, UserFlavor, UserImage, UserNetwork
@@ -23,7 +23,11 @@ from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.recovery import Recovery
+from nova_numa_ext.orchestrator.store.scaling import ScalingGroups, ScalingSource
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
+from nova_numa_ext.policy.elastic.following import follow
+from nova_numa_ext.policy.elastic.settings import ScalingSettings
+from nova_numa_ext.policy.elastic.trace import read_trace
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
 from placement_traits.errors import (
@@ -32,10 +36,13 @@ from placement_traits.errors import (
     ServiceUnavailableError,
 )
 from placement_traits.reason import Reason
+from tests.support.elastic import SimpleModels
 from tests.support.jobs_database import new_job
 
 GPU = "name=gpu,flavor=big,image=debian,count=2,wait-for=host:600,wait-for=fleet,numa_ext:gpu_policy=topo_p"
 CPU = "name=cpu,flavor=big,image=debian,network=blue"
+
+GROUP = "5b4b7a52-8e4c-4c8f-8f0c-2a8f1f9c6c11"
 
 CLOUD = SimpleNamespace(
     flavor=lambda name: UserFlavor("f-1", 4, 1024, 12, 10, {}) if name == "big" else None,
@@ -44,6 +51,7 @@ CLOUD = SimpleNamespace(
     available_networks=lambda: (UserNetwork("n-1", "blue"),),
     quota=ProjectQuota,
     project_of=lambda _server: "project-1",
+    server_group=lambda uuid: "project-1" if uuid == GROUP else None,
     check_trust=lambda: None,
     trust=lambda _until: "trust-1",
     delete_trust=lambda _trust: None,
@@ -95,6 +103,7 @@ def client(jobs):
         leases=Leases(database),
         lease_hosts=LeaseHosts(database),
         recovery=Recovery(database),
+        scaling=ScalingGroups(database),
     )
     return made.test_client()
 
@@ -412,3 +421,48 @@ def test_a_lease_is_asked_for_listed_shown_and_released(shell, client):
     assert "There is no lease none" in rows[1]["Result"]
     (row,) = json.loads(shell(lease.ListLease, "--all-projects", "-f", "json", adapter=admin)[1])
     assert (row["State"], row["Why"]) == ("releasing", "released by user-1")
+
+
+def test_an_elastic_group_is_set_shown_paused_and_resumed(shell, client, jobs, tmp_path):
+    """Only administrators set one: its source is a file of the controllers."""
+    words = [GROUP, "--csv", "web.csv", "--objective-ms", "35", "--granularity", "100,100,5"]
+    words += ["--least", "2", "-f", "json"]
+    with pytest.raises(JobRefusedError, match="numa_ext:scaling:set"):
+        shell(group_scaling.SetScaling, *words)
+    admin = Adapter(client, "admin", "member", "reader")
+    made = json.loads(shell(group_scaling.SetScaling, *words, adapter=admin)[1])
+    assert (made["id"], made["mode"], made["paused"]) == (GROUP, "observe", False)
+    assert (made["source"], made["settings"]["granularity"]) == ({"csv": "web.csv"}, [100, 100, 5])
+    assert (made["settings"]["least"], made["settings"]["head_room"]) == (2, 1.1)
+    with pytest.raises(JobRefusedError, match="There is no server group none"):
+        shell(group_scaling.SetScaling, "none", *words[1:], adapter=admin)
+
+    groups, log = ScalingGroups(jobs._database), tmp_path / "log.jsonl"
+    trace = ["time_s,member,reads_per_s,latencies_ms", "0,a,100,20", "300.5,a,100,20"]
+    stored = groups.read(GROUP)
+    lines = [each.as_json() for each in follow(read_trace(trace), SimpleModels(), stored.settings)]
+    groups.record(stored, lines, Actor("engine"))
+    shown = json.loads(shell(group_scaling.ShowScaling, GROUP, "--log", str(log), "-f", "json")[1])
+    assert shown["last_decision"] == "300.5 s: +1, has 1 members, 2 is the least"
+    assert [json.loads(line) for line in log.read_text().splitlines()] == lines
+    with pytest.raises(InvalidValueError, match="can be written to"):
+        shell(group_scaling.ShowScaling, GROUP, "--log", str(tmp_path))
+    assert "300.5 s: +1" in shell(group_scaling.ShowScaling, GROUP)[1]
+
+    paused = json.loads(shell(group_scaling.PauseScaling, GROUP, "-f", "json")[1])
+    resumed = json.loads(shell(group_scaling.ResumeScaling, GROUP, "-f", "json")[1])
+    assert (paused["paused"], resumed["paused"]) == (True, False)
+    with pytest.raises(JobRefusedError, match="There is no elastic group none"):
+        shell(group_scaling.PauseScaling, "none")
+
+
+def test_a_long_log_is_read_page_by_page(client, jobs, monkeypatch):
+    monkeypatch.setattr(jobs_client, "_PAGE", 2)
+    groups = ScalingGroups(jobs._database)
+    group = groups.set(GROUP, "project-1", "u", ScalingSettings(35.0), ScalingSource("web.csv"))
+    (period,) = read_trace(["time_s,member,reads_per_s,latencies_ms", "0,a,1,2"])
+    (line,) = (each.as_json() for each in follow([period], SimpleModels(), group.settings))
+    lines = [{**line, "at_s": at / 3} for at in range(5)]
+    groups.record(group, lines, Actor("engine"))
+    asked = JobsClient(Adapter(client, "reader", "member"))
+    assert list(asked.scaling_decisions(GROUP)) == lines

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic groups that the engine observes: it decides as the replay of the same file does, whoever leads."""
+"""Elastic groups that the engine observes: it decides as the replay of the same file, after restarts, too."""
 
 import json
 import uuid
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from nova_numa_ext.orchestrator import scaling_rounds
+from nova_numa_ext.orchestrator import engine, scaling_rounds
 from nova_numa_ext.orchestrator.scaling_rounds import ScalingRounds
 from nova_numa_ext.orchestrator.store import scaling, tables
 from nova_numa_ext.orchestrator.store.database import LostRaceError
@@ -24,6 +24,8 @@ from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.elastic.trace import read_trace
 from placement_traits.errors import CapabilityMissingError
 from tests.support.elastic import SimpleModels
+from tests.support.jobs_world import World
+from tests.support.polling import until
 
 ENGINE = Actor("engine")
 GROUP = str(uuid.uuid4())
@@ -293,3 +295,24 @@ def test_a_group_of_another_release_is_named_and_holds_up_no_other_one(observing
     assert {name for name, _ in observing.troubles} == {other}
     with pytest.raises(UnreadableScalingError, match="does not know: KeyError"):
         observing.groups.read(other)
+
+
+def test_an_engine_that_leads_observes_and_one_that_stops_ends_its_processes(tmp_path, monkeypatch):
+    made = []
+
+    def models(season, timeout_s):
+        assert (season, timeout_s) == (SETTINGS.season_periods, 30.0)
+        made.append(Models())
+        return made[-1]
+
+    monkeypatch.setattr(engine, "ModelsBeside", models)
+    world = World(tmp_path, scaling_traces=tmp_path)
+    observing = Observing(world.database, tmp_path)
+    observing.set()
+    observing.write(lines())
+    for _ in range(4):
+        world.engine.round()
+    until(lambda: world.engine.round() and observing.log() == replayed())
+    closed = Models.closed
+    assert world.engine.stop(10.0)
+    assert (len(made), Models.closed) == (1, closed + 1)

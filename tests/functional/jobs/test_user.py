@@ -148,6 +148,14 @@ def test_networks_are_found_by_id_and_by_name(service, cloud):
     assert cloud.available_networks() == expected
 
 
+def test_a_server_group_is_seen_with_its_project(service, cloud):
+    path = f"/os-server-groups/{UUID}"
+    service.answers[path] = (200, {"server_group": {"id": UUID, "project_id": "project-2"}})
+    assert cloud.server_group(UUID) == "project-2"
+    assert cloud.server_group("../servers") is None
+    assert service.asked == [("GET", path), ("GET", "/os-server-groups/..%2Fservers")]
+
+
 def test_limits_are_those_of_the_project(service, cloud):
     shown = {"maxTotalInstances": 10, "maxTotalCores": -1, "maxServerGroupMembers": 0}
     service.answers["/limits"] = (200, {"limits": {"absolute": shown}})
