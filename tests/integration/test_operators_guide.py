@@ -29,9 +29,11 @@ PORT_BASE = 24000
 OPERATOR = CHECKOUT / "doc" / "source" / "operator"
 INSTALLATION = (OPERATOR / "installation.rst").read_text()
 CREDENTIALS = (OPERATOR / "credentials.rst").read_text()
+ROLLOUT = (OPERATOR / "rollout.rst").read_text()
 CONF = "/etc/numa-host-agent/numa-host-agent.conf"
 USER, PASSWORD, PROJECT, ROLE = "numa-ext-host-h1", "secret", "numa-ext-hosts", "numa_ext_host"
 PATIENCE_S = 900.0  # a Python starts in a minute there
+INTERVAL_S = 20
 # What only an emulated host needs: bandwidth cannot be measured there, and a second is what others do in 50 ms.
 OF_THE_LAB = """
 [agent]
@@ -40,7 +42,7 @@ takeover_interval_s = 0
 nova_conf = {nova_conf}
 [placement]
 bandwidth_mbps_per_node = 20000
-interval_s = 20
+interval_s = {interval_s}
 timeout = 10
 """
 FLAVORS = {
@@ -127,7 +129,8 @@ class Operator:
         for key, value in told.items():
             shown, changed = re.subn(rf"(?m)^{key} = .*$", f"{key} = {value}", shown)
             assert changed == 1, f"the guide does not say where {key} belongs"
-        conf = OF_THE_LAB.format(nova_conf=self.h1.emulated.nova_conf) + shown
+        conf = OF_THE_LAB.format(nova_conf=self.h1.emulated.nova_conf, interval_s=INTERVAL_S)
+        conf += shown
         self.on_h1(f"cat >> {CONF} <<'END'\n{conf}END\n")
         self.on_h1(re.sub(r"(?m)^(systemctl) .*$", ":", block(INSTALLATION, "cp etc/systemd/sys-")))
         looked = block(INSTALLATION, "numa-host-agent --config-file").replace(
@@ -146,6 +149,28 @@ class Operator:
         with self.nova_conf.open("a") as conf:
             conf.write(settings(INSTALLATION, "[filter_scheduler]"))
         self.restart("nova-api", "nova-scheduler")
+
+    # -- maintain
+
+    def drain_and_undrain(self, flavor: str, runs: Server) -> Server:
+        """Keep new servers of a flavor away from h1 for a while; return the one that comes after it."""
+        lines = block(ROLLOUT, "openstack numa host drain").replace("compute1", "h1").splitlines()
+        drain, undrain = (shlex.split(line, comments=True) for line in lines if line)
+        self.cloud.command(*drain)
+        refused = self.cloud.settled(self.cloud.create(flavor, "--host", "h1"))
+        assert (refused.status, "No valid host" in refused.fault) == ("ERROR", True)
+        self.cloud.delete([refused.id])
+        time.sleep(3 * INTERVAL_S)  # the agent has compared its tree with Placement's meanwhile
+        assert {hosts(self.cloud)["h1"][key] for key in ("Agent", "Tiers")} == {"drained", "-"}
+        self.h1.enforced(runs.id)
+        self.cloud.command(*undrain)
+        eventually(
+            "the tiers are offered",
+            lambda: hosts(self.cloud)["h1"]["Tiers"] == "LC BE",
+            PATIENCE_S,
+            10,
+        )
+        return self.cloud.boot(flavor, "--host", "h1")
 
     # -- uninstall
 
@@ -251,7 +276,10 @@ def test_installed_used_and_uninstalled_by_the_guide_a_plain_cloud_is_as_before(
     assert used[0].group != used[1].group
     assert any("CUSTOM_LLC_WAY" in held for held in plain.held(lc).values())
 
-    plain.delete([lc.id, be.id])
+    later = operator.drain_and_undrain(lc.flavor, lc)
+    h1.all_enforced([later.id], PATIENCE_S)
+
+    plain.delete([lc.id, be.id, later.id])
     plain.openstack("flavor", "delete", lc.flavor, be.flavor)
     operator.unconfigure_nova(before["files"][str(operator.nova_conf)])
     operator.undo_on_h1(supervisor)
