@@ -82,6 +82,42 @@ class GpuOptions(Section):
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkOptions(Section):
+    """How leafs of a fabric are chosen for server groups."""
+
+    section: ClassVar = GROUP
+    title: ClassVar = "Leafs for server groups"
+
+    policy: Literal[
+        "best_fit", "least_free", "balanced", "block", "first_available", "first_contiguous"
+    ] = option(
+        "best_fit",
+        "How leafs are chosen for server groups that share uplinks.\n\n"
+        "A group whose flavor has ``numa_ext:net_balance`` is always ``balanced``; quiet groups are placed by virtual "
+        "network blocks, exclusive ones in whole pods.",
+        choices={
+            "best_fit": "the fullest node of the lowest level that has room for all; in it the emptiest leafs",
+            "least_free": "the fullest leaf with room for all, else leafs from the fullest on",
+            "balanced": "the same number of hosts in each of as few leafs as possible",
+            "block": "the smallest aligned run of 1, 2, 4 … leafs",
+            "first_available": "free hosts in the order of the leafs: only to compare with",
+            "first_contiguous": "the first leaf with room for all, else a run of empty ones: only to compare with",
+        },
+        change="groups exchange between all servers alike (balanced), or leafs are to stay empty (least_free)",
+        leave="you do not know what groups do: best_fit leaves the largest places to the next ones",
+    )
+    remainders: int = option(
+        2,
+        "Leafs of a pod, at most, for what is left of quiet groups beside whole leafs.\n\n"
+        "Only there quiet groups share uplinks. Such a leaf is made when it is needed, and is as all others when it is "
+        "empty again. 0: groups whose size leaves a remainder beside whole leafs are not placed.",
+        minimum=0,
+        change="quiet groups wait for a leaf for remainders (raise), or must never share an uplink (0)",
+        leave="sizes of quiet groups are multiples of a block: none is made",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerOptions(Section):
     """``[numa_ext]``.
 
@@ -296,6 +332,7 @@ class SchedulerOptions(Section):
         leave="none does",
     )
     gpu: GpuOptions = part(GpuOptions, prefix="gpu_")
+    net: NetworkOptions = part(NetworkOptions, prefix="net_")
     weight_multiplier: float = option(
         10.0,
         "Multiplier of NumaExtWeigher among nova's weighers.\n\n"

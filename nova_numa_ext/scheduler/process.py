@@ -22,6 +22,7 @@ from nova_numa_ext.conf import GROUP, SchedulerOptions, read, register_opts, vie
 from nova_numa_ext.fabrics import PlacementFabrics
 from nova_numa_ext.gpu_options import rules
 from nova_numa_ext.job_hint import hint_keys
+from nova_numa_ext.policy.network.groups import PlanOptions, PolicyName
 from nova_numa_ext.policy.network.planner import plan
 from nova_numa_ext.scheduler import fleet
 from nova_numa_ext.scheduler.group_plan import GroupPlanner
@@ -127,6 +128,11 @@ class _Process:
             self._options, self._configured_in = None, 0
 
 
+def plan_options(options: SchedulerOptions) -> PlanOptions:
+    """Return how leafs are chosen for server groups."""
+    return PlanOptions(PolicyName(options.net.policy), remainders_most=options.net.remainders)
+
+
 def _made() -> Engine:
     conf, options = nova_conf.CONF, _process.options()
     view = fleet.from_nova(conf, options)
@@ -143,7 +149,9 @@ def _made() -> Engine:
         else None
     )
     groups = GroupPlanner(
-        lambda: PlacementFabrics(PlacementClient(endpoints.placement(conf))), plan
+        lambda: PlacementFabrics(PlacementClient(endpoints.placement(conf))),
+        plan,
+        plan_options(options),
     )
     settings = view_settings(options)
     remote = RemoteGpuSource(endpoints.placement(conf), settings.interval_s, settings.max_age_s)

@@ -9,7 +9,7 @@ import pytest
 from nova import exception
 from nova.conf import CONF
 
-from nova_numa_ext.conf import SchedulerOptions
+from nova_numa_ext.conf import NetworkOptions, SchedulerOptions
 from nova_numa_ext.fabrics import GroupOwner, PlacementFabrics
 from nova_numa_ext.heal.group_claims import GroupMember, SweepResult, sweep
 from nova_numa_ext.policy.modes import Mode
@@ -64,12 +64,13 @@ class Trained:
 
     def configure(self, **options):
         self.cloud.view.refresh()
+        chosen = SchedulerOptions(**options)
         engine = session.Engine(
             CONF,
-            SchedulerOptions(**options),
+            chosen,
             self.cloud.view,
             Journal(self.cloud.journal_path, 2**22, 1),
-            group_planner=GroupPlanner(lambda: self.fabrics, plan),
+            group_planner=GroupPlanner(lambda: self.fabrics, plan, process.plan_options(chosen)),
         )
         self.engine = engine
         process.use(engine)
@@ -236,6 +237,25 @@ def test_a_group_that_shares_and_begins_again_is_not_placed_on_uplinks_of_anothe
     hosts = small.boot(server_group(1), 4, keys=within)
     assert len(tried) == 2
     assert set(leafs_of(hosts)) == {"l002", "l003"}
+
+
+def test_an_operator_chooses_how_leafs_are_chosen(small):
+    within = {"numa_ext:net_within": "pod"}
+    assert leafs_of(small.boot(server_group(1), 4, keys=within)).count("l000") == 3
+    small.fabrics.release(server_group(1).uuid)
+    free(small)
+    small.configure(net=NetworkOptions(policy="balanced"))
+    hosts = leafs_of(small.boot(server_group(2), 4, keys=within))
+    assert sorted(hosts.count(leaf) for leaf in {*hosts}) == [2, 2]
+
+
+def test_no_leaf_is_for_remainders_where_the_operator_wants_none(small):
+    """Seven hosts are two whole leafs and one host more."""
+    small.configure(net=NetworkOptions(remainders=0))
+    with pytest.raises(exception.NoValidHost):
+        small.boot(server_group(1), 7, keys={"numa_ext:net_share": "quiet"})
+    small.configure()
+    assert len(small.boot(server_group(1), 7, keys={"numa_ext:net_share": "quiet"})) == 7
 
 
 def test_what_a_group_holds_is_kept_when_it_begins_again(small):
