@@ -190,14 +190,15 @@ def test_an_upgrade_keeps_what_is_stored(empty_url):
     database = Database(empty_url)
     with database.transaction() as connection:
         command.upgrade(database._alembic(connection), "0001")
-    assert database.version() == ("0001", "0003")
+    kept, newest = database.version()
+    assert kept == "0001" < newest
     jobs = Jobs(database)
     before = [jobs.create(new_job(f"job{number}")) for number in range(3)]
     with database.transaction() as connection:
         events = connection.execute(select(tables.event)).all()
         connection.execute(text("UPDATE leader SET term = 7, mark = 9"))
     database.sync()
-    assert database.version() == ("0003", "0003")
+    assert database.version() == (newest, newest)
     assert jobs.find() == before
     with database.transaction() as connection:
         assert connection.execute(select(tables.event)).all() == events
