@@ -36,7 +36,7 @@ from nova_numa_ext.orchestrator.store.leader import NotLeaderError
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
 from nova_numa_ext.orchestrator.store.leases import LIVING, Leases, LeaseSpec, StoredLease
 from nova_numa_ext.policy.remote_gpu import lease_claims, leases
-from nova_numa_ext.policy.remote_gpu.choosing import Unmet, able, choose
+from nova_numa_ext.policy.remote_gpu.choosing import ChosenGpu, Unmet, able, choose
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
@@ -51,7 +51,7 @@ from placement_traits.claims import (
 )
 from placement_traits.client import PlacementError
 from placement_traits.errors import ConflictError, NumaExtError, ServiceUnavailableError
-from placement_traits.names import LEASE_CONSUMER
+from placement_traits.names import LEASE_CONSUMER, RemoteGpuApi
 from placement_traits.pools import Pool
 from placement_traits.reason import Reason
 
@@ -170,19 +170,15 @@ class LeaseRounds:
     def _chosen(self, stored: StoredLease, actor: Actor, lent: "_Lent") -> StoredLease:
         """Choose its GPU, or let it wait or end where none has room."""
         asked = stored.asked
-        part = GpuSlice(asked.memory_mb, asked.level)
-        what = (part, asked.api, asked.network_mbps, asked.pool)
-        found = choose(lent.now(), *what, kept=lent.kept)
-        if found is None:
-            full = choose(lent.now(), *what) is None
-            none = Reason(LeaseTerm.NO_GPU, asked.api, asked.memory_mb)
-            reasons = (none if full else Reason(LeaseTerm.IN_ORDER, ""),)
-            if asked.unmet is Unmet.STOP:
-                return self._leases.change(stored, leases.release, actor, reasons)
-            lent.keep(asked)
-            return self._leases.wait(stored, reasons, actor)
-        amounts = lease_claims.amounts(part, found.route, asked.network_mbps)
-        return self._leases.choose(stored, found.host, found.route.gpu, amounts, actor)
+        found = lent.choose(asked)
+        if isinstance(found, ChosenGpu):
+            part = GpuSlice(asked.memory_mb, asked.level)
+            amounts = lease_claims.amounts(part, found.route, asked.network_mbps)
+            return self._leases.choose(stored, found.host, found.route.gpu, amounts, actor)
+        if asked.unmet is Unmet.STOP:
+            return self._leases.change(stored, leases.release, actor, (found,))
+        lent.keep(asked)
+        return self._leases.wait(stored, (found,), actor)
 
     def _reserved(
         self, stored: StoredLease, actor: Actor, may: Callable[[], None], lent: "_Lent"
@@ -267,14 +263,15 @@ class LeaseRounds:
 class _Lent:
     """The pools of one round: read when they are first needed, then counted on.
 
-    :ivar kept: GPUs for which leases wait
     :param read: reads all pools
     """
 
     def __init__(self, read: PoolsNow) -> None:
         self._read = read
         self._pools: tuple[Pool, ...] | None = None
-        self.kept: frozenset[str] = frozenset()
+        self._kept: frozenset[str] = frozenset()  # GPUs for which leases wait
+        self._keep_for: set[LeaseSpec] = set()
+        self._refused: dict[LeaseSpec, Reason] = {}
 
     def now(self) -> tuple[Pool, ...]:
         """Return the pools with what this round has changed."""
@@ -282,10 +279,25 @@ class _Lent:
             self._pools = tuple(self._read())
         return self._pools
 
+    def choose(self, asked: LeaseSpec) -> ChosenGpu | Reason:
+        """Return the GPU that a lease gets, or why none.
+
+        What found none finds none until something is released: many leases that wait cost as much as one.
+        """
+        if asked not in self._refused:
+            found = choose(self.now(), *_asked(asked), kept=self._kept)
+            if found is not None:
+                return found
+            full = not self._kept or choose(self.now(), *_asked(asked)) is None
+            none = Reason(LeaseTerm.NO_GPU, asked.api, asked.memory_mb)
+            self._refused[asked] = none if full else Reason(LeaseTerm.IN_ORDER, "")
+        return self._refused[asked]
+
     def keep(self, asked: LeaseSpec) -> None:
         """Keep what a lease that waits could get from those that were asked for later."""
-        part = GpuSlice(asked.memory_mb, asked.level)
-        self.kept |= able(self.now(), part, asked.api, asked.network_mbps, asked.pool)
+        if asked not in self._keep_for:
+            self._keep_for.add(asked)
+            self._kept |= able(self.now(), *_asked(asked))
 
     def have(self, amounts: Amounts) -> bool:
         """Return whether all providers of a choice are there."""
@@ -298,8 +310,14 @@ class _Lent:
 
     def give_back(self, amounts: Amounts) -> None:
         """Count what was released since pools were read."""
+        self._refused.clear()
         if self._pools is not None:
             self._pools = pools.counted(self._pools, amounts, released=True)
+
+
+def _asked(asked: LeaseSpec) -> tuple[GpuSlice, RemoteGpuApi, int, str]:
+    part = GpuSlice(asked.memory_mb, asked.level)
+    return part, asked.api, asked.network_mbps, asked.pool
 
 
 def _claim(stored: StoredLease, held: Claim | None) -> Claim:

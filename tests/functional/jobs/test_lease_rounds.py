@@ -15,7 +15,7 @@ from nova_numa_ext.orchestrator.store.jobs import Actor
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
 from nova_numa_ext.orchestrator.store.leases import LIVING, Leases, LeaseSpec
 from nova_numa_ext.policy.remote_gpu import leases as life
-from nova_numa_ext.policy.remote_gpu.choosing import Unmet
+from nova_numa_ext.policy.remote_gpu.choosing import Unmet, choose
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits import pools
 from placement_traits.claims import Claim, ClaimStore, ForeignConsumerError, emptied
@@ -170,6 +170,21 @@ def test_what_has_no_room_waits_in_the_order_of_its_requests(rounds):
     rounds.round()
     rounds.round()
     assert (rounds.now(small).claimed, rounds.now(elsewhere).claimed) == (True, False)
+
+
+def test_many_leases_that_wait_cost_a_round_no_more_than_one(rounds, monkeypatch):
+    asked = []
+
+    def counted(*arguments, **more):
+        asked.append(arguments)
+        return choose(*arguments, **more)
+
+    monkeypatch.setattr("nova_numa_ext.orchestrator.lease_rounds.choose", counted)
+    for _ in range(9):
+        rounds.ask(9000)
+    rounds.round()
+    assert len(asked) == 1
+    assert {each.claimed for each in rounds.leases.find()} == {False}
 
 
 def test_a_lease_that_waits_keeps_only_gpus_that_it_could_get(rounds):
