@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """``openstack numa job …`` against the API itself: what people see, what scripts read, and a sentence for all else."""
 
+import csv
 import io
 import json
+import shlex
 import sys
 import time
 import uuid
 from argparse import ArgumentTypeError
+from configparser import ConfigParser
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
+import yaml
+from cliff.lister import Lister
 from keystoneauth1.exceptions import ConnectFailure, EndpointNotFound
 from oslo_config import cfg
 from oslo_policy import policy
@@ -37,6 +43,7 @@ from placement_traits.errors import (
 )
 from placement_traits.reason import Reason
 from tests.support.elastic import SimpleModels
+from tests.support.entry_points import ROOT
 from tests.support.jobs_database import new_job
 
 GPU = "name=gpu,flavor=big,image=debian,count=2,wait-for=host:600,wait-for=fleet,numa_ext:gpu_policy=topo_p"
@@ -466,3 +473,65 @@ def test_a_long_log_is_read_page_by_page(client, jobs, monkeypatch):
     groups.record(group, lines, Actor("engine"))
     asked = JobsClient(Adapter(client, "reader", "member"))
     assert list(asked.scaling_decisions(GROUP)) == lines
+
+
+LEASE_WORDS = ["--memory-mb", "1000", "--api", "opencl"]
+# Command -> what is given to it; JOB and LEASE are there, in states that let them change.
+COMMANDS = {
+    "numa_job_create": ["train", "--part", CPU],
+    "numa_job_list": [],
+    "numa_job_show": ["JOB"],
+    "numa_job_cancel": ["JOB"],
+    "numa_job_hold": ["JOB"],
+    "numa_job_release": ["JOB"],
+    "numa_job_limits": [],
+    "numa_job_explain": ["JOB"],
+    "numa_job_watch": ["JOB", "--timeout", "0"],
+    "numa_lease_create": LEASE_WORDS,
+    "numa_lease_list": [],
+    "numa_lease_show": ["LEASE"],
+    "numa_lease_attach": ["LEASE", "6b1f0c52-9a47-4e0d-8a35-7c1d2e9f4b60"],
+    "numa_lease_release": ["LEASE"],
+}
+
+
+def commands():
+    """Our commands of jobs and leases, as the package names them."""
+    setup = ConfigParser(delimiters=["="])
+    setup.read(ROOT / "setup.cfg")
+    found = {}
+    for group in setup["entry_points"].values():
+        for line in filter(None, group.split("\n")):
+            name, _, target = (word.strip() for word in line.partition("="))
+            if name.startswith(("numa_job_", "numa_lease_")):
+                module, _, of_class = target.partition(":")
+                found[name] = getattr(import_module(module), of_class)
+    return found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_is_written_in_each_form(shell, client, jobs, name):
+    """What people read, what scripts and shells take, and what tables of others import."""
+    admin = Adapter(client, "admin", "member", "reader")
+    of_name = commands()[name]
+    job_there = jobs.create(new_job("there"))
+    asked = json.loads(shell(lease.CreateLease, *LEASE_WORDS, "-f", "json", adapter=admin)[1])
+    given = {"JOB": job_there.uuid, "LEASE": asked["id"]}
+    words = [given.get(word, word) for word in COMMANDS[name]]
+    forms = {"table", "json", "yaml", "value"} | (
+        {"csv"} if issubclass(of_name, Lister) else {"shell"}
+    )
+    rows = {form: shell(of_name, *words, "-f", form, adapter=admin)[1] for form in forms}
+    data = json.loads(rows["json"])
+    assert type(yaml.safe_load(rows["yaml"])) is type(data)
+    assert all(rows.values())
+    if "csv" in rows:
+        head, *lines = csv.reader(io.StringIO(rows["csv"]))
+        assert [head] * len(data) == [list(each) for each in data]
+        assert len(lines) == len(data)
+    else:
+        assert [each.partition("=")[0] for each in shlex.split(rows["shell"])] == list(data)
+
+
+def test_no_command_of_jobs_or_leases_is_left_out():
+    assert commands().keys() == COMMANDS.keys()
