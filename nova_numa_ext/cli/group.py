@@ -13,8 +13,8 @@ from osc_lib.exceptions import CommandError
 
 from nova_numa_ext.cli.topology_files import FORMATS, CabledServer, hashed
 from nova_numa_ext.fabrics import FabricState
-from nova_numa_ext.policy.network.groups import GroupRequest, LeafPlan
-from nova_numa_ext.policy.network.planner import plan
+from nova_numa_ext.policy.network.groups import GroupRequest, LeafPlan, PlanOptions, PolicyName
+from nova_numa_ext.policy.network.planner import SHARING, plan
 from nova_numa_ext.policy.network.terms import sentence
 from placement_traits.claims import Claim
 from placement_traits.command_line import whole_from
@@ -22,6 +22,7 @@ from placement_traits.names import UplinkShare
 
 _MOST_HOSTS: Final = 100_000
 _MOST_NAMED: Final = 5
+_DEFAULT: Final = PlanOptions()
 
 
 class ListGroup(command.Lister):  # type: ignore[misc]
@@ -147,6 +148,18 @@ class SimulateGroup(command.Lister):  # type: ignore[misc]
             help="Hosts that must be on one leaf, default: 1",
         )  # fmt: skip
         parser.add_argument("--balance", action="store_true", help="As many hosts of each leaf")
+        parser.add_argument(
+            "--policy",
+            choices=[each.value for each in SHARING],
+            default=_DEFAULT.shared.value,
+            help="How leafs are chosen for a group that shares, [numa_ext]net_policy of nova-scheduler; "
+            f"default: {_DEFAULT.shared.value}",
+        )
+        parser.add_argument(
+            "--remainders", type=whole_from(0, _MOST_HOSTS), default=_DEFAULT.remainders_most, metavar="<leafs>",
+            help="Leafs for remainders in a pod at most, [numa_ext]net_remainders of nova-scheduler; "
+            f"default: {_DEFAULT.remainders_most}",
+        )  # fmt: skip
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -166,7 +179,10 @@ class SimulateGroup(command.Lister):  # type: ignore[misc]
             parsed_args.slice,
             parsed_args.balance,
         )
-        found = plan(leafs, asked)
+        options = PlanOptions(
+            PolicyName(parsed_args.policy), remainders_most=parsed_args.remainders
+        )
+        found = plan(leafs, asked, options)
         if not isinstance(found, LeafPlan):
             holders = [each.consumer for each in fabrics.all() if _leafs_of(each, state)]
             raise CommandError(_no_place(list(map(sentence, found.reasons)), found.ever, holders))

@@ -160,3 +160,17 @@ def test_a_simulated_group_gets_its_leafs_or_the_reason(cloud):
     with pytest.raises(CommandError, match="Placement has no fabric other"):
         call(cloud, SimulateGroup, "other", "1")
     assert len(cloud.fabrics.all()) == 1
+
+
+def test_a_group_is_simulated_by_the_policy_that_the_scheduler_has(cloud):
+    """Leafs of three hosts: the emptiest leafs first, or equal shares; seven quiet hosts leave a remainder of one."""
+    cloud.fabrics.release(GROUP)
+
+    def hosts(*words):
+        return [row["Hosts"] for row in call(cloud, SimulateGroup, "train", *words)]
+
+    assert sorted(hosts("4")) == [1, 3]
+    assert hosts("4", "--policy", "balanced") == [2, 2]
+    assert sum(hosts("7", "--share", "quiet")) == 7
+    with pytest.raises(CommandError, match="no leaf for remainders has 1 free hosts"):
+        hosts("7", "--share", "quiet", "--remainders", "0")
