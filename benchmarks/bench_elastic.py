@@ -29,7 +29,7 @@ from nova_numa_ext.policy.elastic.forecast import sane
 from nova_numa_ext.policy.elastic.group import ElasticGroup
 from nova_numa_ext.policy.elastic.load import MemberLoad
 from nova_numa_ext.policy.elastic.period import Member, Period
-from nova_numa_ext.policy.elastic.pool import WeightedMajority
+from nova_numa_ext.policy.elastic.pool import majority
 from nova_numa_ext.policy.elastic.settings import ScalingSettings, literal
 from nova_numa_ext.simulator.elastic import loop, shapes
 from nova_numa_ext.simulator.elastic.plant import LEAST, OBJECTIVE_MS, Plant
@@ -103,12 +103,7 @@ def errors(
     """
     settings = ScalingSettings(OBJECTIVE_MS)
     draw = np.random.default_rng(7)
-    pool = WeightedMajority.of(
-        len(learner.predictors),
-        settings.wrong_factor,
-        settings.wrong_tolerance,
-        settings.wrong_memory,
-    )
+    pool = majority(len(learner.predictors), settings)
     pending: list[tuple[float, ...]] = []
     found: list[tuple[float, ...]] = []
     for at in range(len(series) - lead):
@@ -117,7 +112,7 @@ def errors(
         said = tuple(sane(row[0], past) for row in learner.predictions(seen, (lead,)))
         if at >= lead:  # this period's value was predicted so long ago
             pool = pool.learned(pending[at - lead][: len(said)], series[at])
-        pending.append((*said, said[pool.chosen], past[-1]))
+        pending.append((*said, pool.said(said), past[-1]))
         if at >= JUDGED_FROM:
             real = series[at + lead]
             found.append(tuple(100.0 * abs(one - real) / real for one in pending[at]))
@@ -147,10 +142,11 @@ def judge(plant: Plant, *, control: bool) -> Judged:
     """
     ours = default(plant)
     leads = tuple(sorted({*LEADS, ours.lead_periods}))
-    learner = Remembering(models.Models(models.published(SEASON)), leads)
+    learner = Remembering(models.Models(models.ours(SEASON)), leads)
+    published = Remembering(models.Models(models.published(SEASON)), (1,))
     runs = {
         "default": loop.run(plant, loop.Scaled(plant, learner, ours)),
-        "literal": loop.run(plant, loop.Scaled(plant, learner, literal(OBJECTIVE_MS))),
+        "literal": loop.run(plant, loop.Scaled(plant, published, literal(OBJECTIVE_MS))),
         "reactive": loop.run(plant, loop.reactive()),
         "oracle": loop.oracle(plant),
     }
@@ -227,7 +223,7 @@ def show_noise(count: int) -> dict[str, float]:
     hours: dict[bool, list[float]] = {True: [], False: []}
     for plant in plants(count):
         settings = default(plant)
-        learner = Remembering(models.Models(models.published(SEASON)), (1, settings.lead_periods))
+        learner = Remembering(models.Models(models.ours(SEASON)), (1, settings.lead_periods))
         alone = loop.Scaled(plant, learner, settings)
         quiet = loop.run(plant, alone)
         kind = MemberLoad(plant.read_share, 1.0 - plant.read_share, 10.0)
@@ -257,7 +253,7 @@ def cost(periods: int = 5) -> dict[str, float]:
     """Processor time of one period of 100 groups with 50 members: all models, forecasts, the decision."""
     draw = np.random.default_rng(3)
     settings = replace(ScalingSettings(OBJECTIVE_MS), grid=Grid(500.0, 500.0))
-    group = ElasticGroup(models.Models(models.published(288)), settings)
+    group = ElasticGroup(models.Models(models.ours(288)), settings)
     spent = []
     for at in range(80):
         level = 6000.0 + 4000.0 * np.sin(at / 8.0)

@@ -167,7 +167,8 @@ class ReplayScaling(command.Lister):  # type: ignore[misc]
             raise InvalidValueError("trace", str(trace), f"a CSV file ({reason})") from error
         periods = read_trace(lines, str(trace))
         models.check_installed()
-        learner = models.Models(models.published(settings.season_periods))
+        pool = models.ours if settings.graded else models.published
+        learner = models.Models(pool(settings.season_periods))
         done = follow(periods, learner, settings)
         _write_files(done, parsed_args, settings)
         return _COLUMNS, [_row(one, parsed_args) for one in done]

@@ -31,7 +31,7 @@ def main(words: list[str], asked: TextIO, answers: TextIO) -> int:
     except NumaExtError as error:
         _say({"error": str(error), "missing": True}, answers)
         return 1
-    learner = models.Models(models.published(int(words[0])))
+    learner = models.Models(models.ours(int(words[0])))
     _say({"predictors": learner.predictors}, answers)
     for line in asked:
         try:

@@ -23,7 +23,7 @@ from nova_numa_ext.policy.elastic.decide import ScalingDecision, decide
 from nova_numa_ext.policy.elastic.forecast import growth, sane
 from nova_numa_ext.policy.elastic.load import MemberLoad
 from nova_numa_ext.policy.elastic.period import Member, Period
-from nova_numa_ext.policy.elastic.pool import WeightedMajority
+from nova_numa_ext.policy.elastic.pool import Majority, majority
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 
 _KEPT_PERIODS: Final = 2016  # a week of five minutes
@@ -53,8 +53,8 @@ class Learner(Protocol):
 class Forecast:
     """What was predicted of one total.
 
-    :param predictor: name of the predictor that was followed
-    :param value: what it said, per second
+    :param predictor: name of the predictor that was followed, or has most to say
+    :param value: what was said, per second
     :param lead: periods ahead
     """
 
@@ -85,7 +85,7 @@ class _Pool:
     """Predictors of one total at one lead, and what they said of periods that have not come yet."""
 
     lead: int
-    weights: WeightedMajority
+    weights: Majority
     pending: deque[tuple[float, ...]] = field(default_factory=deque)
 
     def arrived(self, value: float) -> None:
@@ -118,12 +118,7 @@ class ElasticGroup:
         return Cells(self._settings.grid, self._settings.kept_readings)
 
     def _new_pool(self, lead: int) -> _Pool:
-        settings = self._settings
-        count = len(self._learner.predictors)
-        weights = WeightedMajority.of(
-            count, settings.wrong_factor, settings.wrong_tolerance, settings.wrong_memory
-        )
-        return _Pool(lead, weights)
+        return _Pool(lead, majority(len(self._learner.predictors), self._settings))
 
     def observe(self, period: Period) -> Evaluation:
         """Learn from a period and decide what is to be done."""
@@ -186,7 +181,7 @@ class ElasticGroup:
         said = tuple(sane(one, history) for one in said)
         pool.pending.append(said)
         chosen = pool.weights.chosen
-        return Forecast(self._learner.predictors[chosen], said[chosen], pool.lead)
+        return Forecast(self._learner.predictors[chosen], pool.weights.said(said), pool.lead)
 
     def _planes(self, members: Sequence[Member]) -> dict[str, Plane]:
         """Return the plane of each member that has one, its own or that of all."""

@@ -32,6 +32,7 @@ _BOUNDS: Final = {
     "wrong_factor": (0.0, 0.999),
     "wrong_tolerance": (0.0, 1.0),
     "wrong_memory": (0.0, 1.0),
+    "recall": (0.0, 1.0),
 }
 
 
@@ -58,6 +59,8 @@ class ScalingSettings:
     :param wrong_factor: on the weight of a predictor that was wrong
     :param wrong_tolerance: deviation of a prediction that is not wrong, in shares of the real value
     :param wrong_memory: lowest weight of a predictor in shares of the highest
+    :param graded: predictors lose weight by how wrong they were, and all speak by weight; else as published
+    :param recall: of how wrong a predictor was, what counts a period later; only where graded
     :param use_disturbed: readings of disturbed members train the model, too; only for comparisons
     :raises InvalidValueError: a number outside what is allowed
     """
@@ -82,6 +85,8 @@ class ScalingSettings:
     wrong_factor: float = 0.5
     wrong_tolerance: float = 0.05
     wrong_memory: float = 0.0
+    graded: bool = True
+    recall: float = 0.9
     use_disturbed: bool = False
 
     def __post_init__(self) -> None:
@@ -115,5 +120,6 @@ def literal(objective_ms: float, *, least: int = 3, most: int = 100_000) -> Scal
         largest_in=100_000,
         cool_down_in_s=0.0,
         actions_per_hour=100_000,
+        graded=False,
         use_disturbed=True,
     )

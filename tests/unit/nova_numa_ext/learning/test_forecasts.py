@@ -18,7 +18,7 @@ def test_f_004_57_the_majority_is_near_the_best_and_needs_the_order_of_time(
     plant = plants(60)[number]
     assert plant.shape == shape
     reads = plant.totals()[:, 0].tolist()
-    learner = Remembering(models.Models(models.published(SEASON)), LEADS)
+    learner = Remembering(models.Models(models.ours(SEASON)), LEADS)
     ahead = errors(reads, learner, 1)
     assert ahead.majority <= 1.05 * min(ahead.single)
     shuffled = errors(reads, learner, 1, shuffle=True)

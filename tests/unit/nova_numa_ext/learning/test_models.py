@@ -13,6 +13,7 @@ pytest.importorskip("statsmodels", reason="needs the extra elastic")
 
 from nova_numa_ext.learning.models import (
     Autoregression,
+    DampedTrend,
     ExponentialSmoothing,
     Models,
     RegressionTree,
@@ -150,3 +151,10 @@ def test_the_pool_is_the_published_one_and_a_short_history_says_the_last_value()
 def test_a_load_that_never_changes_is_predicted_to_stay(value: float) -> None:
     said = np.array(Models(published(8)).predictions((value,) * 50, (1, 3)))
     assert said == pytest.approx(np.full((6, 2), value), abs=1e-6)
+
+
+def test_a_damped_trend_goes_on_where_a_line_goes_on_and_stays_where_nothing_grows() -> None:
+    line = [1000.0 + 50.0 * at for at in range(COUNT)]
+    (ahead,) = DampedTrend().predict(line, (3,))
+    assert line[-1] + 100.0 < ahead < line[-1] + 150.0
+    assert DampedTrend().predict([700.0] * COUNT, (1, 3)) == pytest.approx([700.0, 700.0])

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from nova_numa_ext.policy.elastic.forecast import LastValue, NotEnoughHistoryError, lags, sane
 from nova_numa_ext.policy.elastic.load import MemberLoad
-from nova_numa_ext.policy.elastic.pool import WeightedMajority
+from nova_numa_ext.policy.elastic.pool import GradedMajority, WeightedMajority, majority
+from nova_numa_ext.policy.elastic.settings import ScalingSettings, literal
 from nova_numa_ext.policy.elastic.share import predicted, suggested
 
 
@@ -23,6 +24,35 @@ def test_f_004_55_the_predictor_that_was_wrong_least_often_is_followed() -> None
         pool = pool.learned(said, real)
     assert followed == [100, 120, 130]
     assert pool.weights == (0.125, 1.0, 0.125)
+
+
+def test_a_graded_majority_weighs_by_how_wrong_each_was_and_forgets() -> None:
+    """Wrong by 2 tolerances, by 1 and not at all: weights of 1/4, 1/2 and 1, and all speak."""
+    pool = GradedMajority((0.0, 0.0, 0.0), 0.5, 0.05, 0.9).learned((110, 95, 100), 100)
+    assert pool.losses == pytest.approx((2.0, 1.0, 0.0))
+    assert pool.said((70.0, 140.0, 70.0)) == pytest.approx((70 / 4 + 140 / 2 + 70) / 1.75)
+    assert pool.learned((1, 1, 1), 1).losses == pytest.approx((1.8, 0.9, 0.0))
+    assert pool.chosen == 2
+
+
+@given(
+    said=st.lists(
+        st.tuples(*[st.floats(0.0, 1e12)] * 3, st.floats(0.0, 1e12)), min_size=1, max_size=60
+    ),
+    factor=st.floats(0.0, 0.999),
+)
+def test_a_graded_majority_says_nothing_that_no_predictor_says(said, factor: float) -> None:
+    pool = GradedMajority((0.0,) * 3, factor, 0.05, 0.9)
+    for *predictions, real in said:
+        pool = pool.learned(predictions, real)
+        assert min(pool.losses) == 0.0
+        low, high = min(predictions), max(predictions)
+        assert low * (1 - 1e-9) <= pool.said(predictions) <= high * (1 + 1e-9)
+
+
+def test_the_published_majority_is_that_of_literal_settings() -> None:
+    assert isinstance(majority(2, literal(35.0)), WeightedMajority)
+    assert isinstance(majority(2, ScalingSettings(35.0)), GradedMajority)
 
 
 def test_among_equals_the_first_is_followed() -> None:
