@@ -26,7 +26,7 @@ from nova_numa_ext.orchestrator.cloud.fleet import PlacementHosts
 from nova_numa_ext.orchestrator.decide import HostQueue
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database
-from nova_numa_ext.orchestrator.store.jobs import Jobs
+from nova_numa_ext.orchestrator.store.jobs import Jobs, KnownRows
 from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
 from nova_numa_ext.policy.jobs.host_view import HostsView
 from nova_numa_ext.policy.jobs.queue import QueueSettings
@@ -152,7 +152,7 @@ class Round:
     def __init__(self, database: Database, placement: HttpAdapter, settings: QueueSettings) -> None:
         # Read in each round, however long that takes.
         often = ViewSettings(interval_s=1e-3, busy_share=1.0)
-        self._database = database
+        self._database, self._rows = database, KnownRows()
         self._hosts = _Read(PlacementHosts(placement, often, ALIASES))
         self._queue = HostQueue(self._hosts, settings, PlannerSettings())
 
@@ -163,7 +163,7 @@ class Round:
         """
         self._hosts.due = hosts
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
-        found = Jobs(self._database).find(states=_UNFINISHED)
+        found = Jobs(self._database).find(states=_UNFINISHED, known=self._rows)
         read_s = time.process_time() - began_cpu_s
         active = [each for each in found if each.state.active]
         waiting = [each for each in found if not each.state.active]

@@ -25,7 +25,7 @@ from nova_numa_ext.orchestrator.reservations import reserve, unanswered
 from nova_numa_ext.orchestrator.saga import Engaged, Saga, time_over
 from nova_numa_ext.orchestrator.scaling_rounds import ScalingRounds
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
-from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs, StoredJob, Unreadable
+from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs, KnownRows, StoredJob, Unreadable
 from nova_numa_ext.orchestrator.store.leader import (
     LASTS_S,
     Election,
@@ -147,6 +147,7 @@ class JobEngine:
         self.metrics = EngineMetrics()
         self._tell = tell
         self._jobs = Jobs(database, self._moved)
+        self._rows = KnownRows()
         self._recovery = recovery or Recovery(database)
         self._election = Election(database, name, lasts_s)
         self._heartbeat = Heartbeat(self._election)
@@ -363,7 +364,7 @@ class JobEngine:
             left_out.add(uuid)
             self._hands.trouble(uuid, f"job {uuid} cannot be read and is left out", error)
 
-        found = self._jobs.find(states=_UNFINISHED, unreadable=unreadable)
+        found = self._jobs.find(states=_UNFINISHED, unreadable=unreadable, known=self._rows)
         self._hands.forget_others(
             left_out.union((job.uuid for job in found), *self._troubled.values())
         )

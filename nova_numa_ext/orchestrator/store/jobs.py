@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs as they are stored, and their changes: compare-and-set, each with an event beside it."""
 
+import json
 import uuid as uuids
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -9,7 +10,20 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from oslo_db.exception import DBDuplicateEntry
-from sqlalchemy import Connection, Row, Select, delete, func, insert, select, update
+from sqlalchemy import (
+    JSON,
+    Connection,
+    Row,
+    Select,
+    Table,
+    Text,
+    delete,
+    func,
+    insert,
+    select,
+    type_coerce,
+    update,
+)
 
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
@@ -268,6 +282,7 @@ class Jobs:
         limit: int | None = None,
         unreadable: Unreadable | None = None,
         incomplete: bool = False,
+        known: "KnownRows | None" = None,
     ) -> list[StoredJob]:
         """Return jobs in the order of their submission.
 
@@ -278,6 +293,7 @@ class Jobs:
         :param unreadable: called with the uuid of each job that is stored in another form than this release's, which
             is left out; None: the first one is raised
         :param incomplete: jobs of which ``unreadable`` would be called are returned as far as they can be read
+        :param known: of the reading before, by who reads the same jobs again and again
         """
         query = select(tables.job).where(tables.job.c.state.in_(states)).order_by(tables.job.c.id)
         if project is not None:
@@ -285,7 +301,7 @@ class Jobs:
         if after is not None:
             marker = select(tables.job.c.id).where(tables.job.c.uuid == after)
             query = query.where(tables.job.c.id > marker.scalar_subquery())
-        return self._select(query.limit(limit), unreadable, incomplete=incomplete)
+        return self._select(query.limit(limit), unreadable, incomplete=incomplete, known=known)
 
     def projects(self, ended_s: float) -> list[str]:
         """Return the projects that have a job which has not ended, or has only lately.
@@ -510,10 +526,68 @@ class Jobs:
         unreadable: Unreadable | None = None,
         *,
         incomplete: bool = False,
+        known: "KnownRows | None" = None,
     ) -> list[StoredJob]:
         with self._database.transaction() as connection:
-            rows = connection.execute(query).all()
-            return _with_parts(connection, rows, unreadable, incomplete=incomplete)
+            rows = connection.execute(query.with_only_columns(*_OF_JOB)).all()
+            return _with_parts(connection, rows, unreadable, incomplete=incomplete, known=known)
+
+
+class KnownRows:
+    """Jobs as of the reading before: what has not changed is not made again; for one thread at a time.
+
+    Rows are compared as the database has them, whole: a restored database, or an operator's hand, may bring back a
+    version that there was before.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[Any, StoredJob]] = {}
+        self._now: dict[int, tuple[Any, StoredJob]] = {}
+
+    @property
+    def size(self) -> int:
+        """Number of jobs that it keeps."""
+        return len(self._now)
+
+    def begin(self) -> None:
+        """Begin a reading: jobs that the last one did not find are forgotten."""
+        self._before, self._now = self._now, {}
+
+    def job(self, row: Row[Any], parts: Sequence[Row[Any]]) -> StoredJob:
+        """Return the job of a row and the rows of its parts."""
+        rows = (tuple(row), tuple(map(tuple, parts)))
+        before = self._before.get(row.id)
+        found = before[1] if before is not None and before[0] == rows else _read_job(row, parts)
+        self._now[row.id] = rows, found
+        return found
+
+
+def _texts(table: Table) -> tuple[Any, ...]:
+    """Return a table's columns, JSON as the text that is stored."""
+    return tuple(
+        type_coerce(each, Text).label(each.name) if isinstance(each.type, JSON) else each
+        for each in table.c
+    )
+
+
+_OF_JOB: Final = _texts(tables.job)
+_OF_PART: Final = _texts(tables.part)
+_JSON: Final = frozenset(
+    each.name for of in (tables.job, tables.part) for each in of.c if isinstance(each.type, JSON)
+)
+
+
+def _decoded(row: Row[Any]) -> SimpleNamespace:
+    """Return a row with what its texts say."""
+    values = row._asdict()
+    for name in _JSON & values.keys():
+        if values[name] is not None:
+            values[name] = json.loads(values[name])
+    return SimpleNamespace(**values)
+
+
+def _read_job(row: Row[Any], parts: Sequence[Row[Any]]) -> StoredJob:
+    return _job(_decoded(row), tuple(_part(_decoded(part)) for part in parts))
 
 
 _COLUMNS: Final = {"project": "project_id", "user": "user_id", "trust": "trust_id"}
@@ -611,7 +685,7 @@ def _kept_until(job: StoredJob) -> float | None:
 
 
 def _row(connection: Connection, job: StoredJob) -> Row[Any]:
-    return connection.execute(select(tables.job).where(tables.job.c.id == job.number)).one()
+    return connection.execute(select(*_OF_JOB).where(tables.job.c.id == job.number)).one()
 
 
 def _with_parts(
@@ -620,15 +694,20 @@ def _with_parts(
     unreadable: Unreadable | None = None,
     *,
     incomplete: bool = False,
+    known: KnownRows | None = None,
 ) -> list[StoredJob]:
+    made = _read_job
+    if known is not None:
+        known.begin()
+        made = known.job
     parts: dict[int, list[Row[Any]]] = {row.id: [] for row in rows}
-    query = select(tables.part).where(tables.part.c.job_id.in_(parts)).order_by(tables.part.c.id)
+    query = select(*_OF_PART).where(tables.part.c.job_id.in_(parts)).order_by(tables.part.c.id)
     for part in connection.execute(query):
         parts[part.job_id].append(part)
     found = []
     for row in rows:
         try:
-            found.append(_job(row, tuple(_part(part) for part in parts[row.id])))
+            found.append(made(row, parts[row.id]))
         except Exception as error:
             if incomplete:
                 found.append(_incomplete(row, error))
@@ -648,7 +727,7 @@ def _incomplete(row: Row[Any], error: Exception) -> StoredJob:
     return replace(job, reasons=(reason,), whole=False)
 
 
-def _job(row: Row[Any] | SimpleNamespace, parts: tuple[StoredPart, ...]) -> StoredJob:
+def _job(row: SimpleNamespace, parts: tuple[StoredPart, ...]) -> StoredJob:
     return StoredJob(
         number=row.id,
         uuid=row.uuid,
@@ -689,10 +768,10 @@ def _job(row: Row[Any] | SimpleNamespace, parts: tuple[StoredPart, ...]) -> Stor
     )
 
 
-def _part(row: Row[Any]) -> StoredPart:
+def _part(row: SimpleNamespace) -> StoredPart:
     return StoredPart(
         name=row.name,
-        count=row._mapping["count"],
+        count=row.count,
         flavor=row.flavor,
         sizes=Sizes(**row.sizes),
         extra_specs=row.extra_specs,

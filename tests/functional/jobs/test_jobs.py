@@ -2,13 +2,21 @@
 """Jobs in the database: what was submitted is read back, changes are compare-and-set, events tell all of them."""
 
 import math
+from dataclasses import asdict
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, update
 
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import LostRaceError
-from nova_numa_ext.orchestrator.store.jobs import Actor, ExistsError, Jobs, Step
+from nova_numa_ext.orchestrator.store.jobs import (
+    NOT_FINAL,
+    Actor,
+    ExistsError,
+    Jobs,
+    KnownRows,
+    Step,
+)
 from nova_numa_ext.policy.jobs.job import BuildFailure, Scope, ScopeWait
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState, TransitionError
@@ -225,3 +233,46 @@ def test_purging_takes_only_what_has_ended_before(jobs, database):
     assert jobs.purge(database.now() + 60, most=2) == 1
     assert jobs.find() == [stays]
     assert all(jobs.events(job) == [] for job in ended)
+
+
+def test_a_reading_makes_only_jobs_again_that_are_stored_otherwise(database):
+    """Whoever has changed them: a restored database may have a version again that there was, of another content."""
+    jobs, known = Jobs(database), KnownRows()
+    _, changed, of_part, gone = (jobs.create(new_job(name)) for name in "abcd")
+
+    def read():
+        found = jobs.find(states=NOT_FINAL, known=known)
+        assert found == jobs.find(states=NOT_FINAL)
+        return {each.name: each for each in found}
+
+    before = read()
+    assert {name: each is before[name] for name, each in read().items()} == dict.fromkeys(
+        "abcd", True
+    )
+    with database.transaction() as connection:
+        of_job = update(tables.job).where(tables.job.c.id == changed.number)
+        connection.execute(of_job.values(reasons=[{**asdict(Reason("held", "x"))}]))
+        mine = update(tables.part).where(tables.part.c.job_id == of_part.number)
+        connection.execute(mine.values(servers={"0": "server"}))
+        connection.execute(delete(tables.job).where(tables.job.c.id == gone.number))
+    after = read()
+    assert {name: each is before[name] for name, each in after.items()} == {
+        "a": True,
+        "b": False,
+        "c": False,
+    }
+    assert (after["b"].reasons[0].term, after["c"].parts[0].servers) == ("held", {0: "server"})
+    assert known.size == 3
+
+
+def test_what_is_stored_in_no_form_at_all_hides_no_other_job(database):
+    jobs, known, said = Jobs(database), KnownRows(), []
+    first, second = (jobs.create(new_job(name)) for name in "ab")
+    assert len(jobs.find(known=known)) == 2
+    with database.transaction() as connection:
+        of_job = update(tables.job).where(tables.job.c.id == first.number)
+        connection.execute(of_job.values(plan={"places": 3}))
+    for _ in range(2):
+        found = jobs.find(known=known, unreadable=lambda uuid, error: said.append(uuid))
+        assert [each.uuid for each in found] == [second.uuid]
+    assert said == [first.uuid, first.uuid]
