@@ -500,6 +500,10 @@ JOBS: Final = Dashboard(
             },
             "s",
         ),
+        Panel(
+            "Elastic groups by state",
+            {"max by (state) (numa_ext_jobs_scaling_groups)": "{{state}}"},
+        ),
     ),
     {},
 )

@@ -163,6 +163,7 @@ LACKS = {
     },
     "two hosts need no short list": {"numa_ext_scheduler_shortlists_total"},
     "no job was submitted": {"numa_ext_jobs_moves_total"},
+    "recorded before engines watched elastic groups": {"numa_ext_jobs_scaling_groups"},
     "all memory is in its place": {"numa_ext_server_misplaced_mb"},
     "emulated processors count nothing": {
         "numa_ext_server_ipc",
