@@ -13,9 +13,8 @@ from host_agent.machine.rdt.backend import tree
 from host_agent.model.levels import mba_levels, quota_levels
 from host_agent.model.modes import Feature
 from host_agent.observe.bandwidth import BandwidthReader
-from host_agent.observe.latency.channel import ChannelFeed
+from host_agent.observe.latency.channel import ChannelFeed, PortSockets
 from host_agent.observe.latency.ports import SloPorts
-from host_agent.observe.latency.sockets import PortSockets
 from host_agent.observe.latency.sources import SloSources
 from host_agent.report.clients import make_adapter
 from host_agent.util.background import BackgroundTasks

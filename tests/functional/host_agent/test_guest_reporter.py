@@ -10,9 +10,8 @@ import pytest
 
 from host_agent.conf.latency import FeedOptions
 from host_agent.model.latency import LcServer
-from host_agent.observe.latency.channel import ChannelFeed
+from host_agent.observe.latency.channel import ChannelFeed, PortSockets
 from host_agent.observe.latency.protocol import FeedCounts
-from host_agent.observe.latency.sockets import PortSockets
 from host_agent.observe.latency.sources import SloSources
 from tests.support.reporting_guest import COMMAND_LINE, LATENCY_US, initramfs, kernel
 

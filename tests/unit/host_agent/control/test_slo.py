@@ -31,11 +31,10 @@ from host_agent.model.partition import PartitionPlace
 from host_agent.model.process import GroupLevel
 from host_agent.model.traffic import Traffic
 from host_agent.observe.bandwidth import Bandwidth
-from host_agent.observe.latency.channel import ChannelFeed
+from host_agent.observe.latency.channel import ChannelFeed, PortSockets
 from host_agent.observe.latency.ipc_proxy import IpcProxy
 from host_agent.observe.latency.ports import SloPorts
 from host_agent.observe.latency.prometheus import PrometheusFeed
-from host_agent.observe.latency.sockets import PortSockets
 from host_agent.observe.latency.sources import SILENCE_S, SloSources
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import METRICS

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from host_agent.conf.latency import FeedLimits, FeedOptions
 from host_agent.model.latency import LcServer
-from host_agent.observe.latency.channel import ChannelFeed, SloFeed
+from host_agent.observe.latency.channel import READ_BYTES, ChannelFeed, PortSockets, SloFeed
 from host_agent.observe.latency.protocol import MAX_LINE, Parser
-from host_agent.observe.latency.sockets import READ_BYTES, PortSockets
 from host_agent.observe.latency.window import BUCKETS, HIGHEST_US, LatencyWindow
 
 SLO_US = 1000.0

@@ -5,8 +5,7 @@ import math
 
 from host_agent.conf.latency import FeedOptions
 from host_agent.model.latency import LatencyReading, LcServer
-from host_agent.observe.latency.channel import ChannelFeed
-from host_agent.observe.latency.sockets import PortSockets
+from host_agent.observe.latency.channel import ChannelFeed, PortSockets
 from host_agent.observe.latency.sources import SILENCE_S, SloSources
 
 LC = LcServer("lc", frozenset({0}), 1000.0)
