@@ -11,7 +11,6 @@ from host_agent.decide.partitions.plan import (
     plan,
     vm_monitor,
 )
-from host_agent.machine.privileged.partitions import set_levels
 from host_agent.machine.rdt.errors import NoSuchTaskError, ResctrlError, ResctrlExhaustedError
 from host_agent.machine.rdt.files import ResctrlFiles
 from host_agent.machine.rdt.resctrl import Resctrl
@@ -476,7 +475,7 @@ def a_level_takes_the_short_way(bench: Bench) -> None:
     bench.make(group)
     if bandwidth is None or bandwidth.unit is BandwidthUnit.MBPS:
         before = bench.dump()
-        (sentence,) = set_levels(bench.resctrl, [GroupLevel(group, ((domain, 50),))])
+        (sentence,) = bench.resctrl.set_levels([GroupLevel(group, ((domain, 50),))])
         expect("not allocated" in sentence, True, sentence)
         expect(bench.dump(), before, "the tree")
         return
@@ -486,7 +485,7 @@ def a_level_takes_the_short_way(bench: Bench) -> None:
     if bandwidth.unit is BandwidthUnit.PERCENT:
         expect(level, bandwidth.min_bandwidth + 2 * step, "the higher of two levels")
     between = GroupLevel(group, ((domain, percent),))
-    expect(set_levels(bench.resctrl, [between]), ("",), "problems of a level between two")
+    expect(bench.resctrl.set_levels([between]), ("",), "problems of a level between two")
     values = bench.values(group, "MB")
     expect(values[domain], level, "the level")
     others = {values[other] for other in bench.domains[1:]}
@@ -494,7 +493,7 @@ def a_level_takes_the_short_way(bench: Bench) -> None:
     changed = {file for file, text in bench.dump().items() if before[file] != text}
     expect(changed, {file for file in before if file == f"{group}/schemata"}, "files")
     gone = GroupLevel(GROUP_PREFIX + "gone", ((domain, level),))
-    lost, kept = set_levels(bench.resctrl, [gone, between])
+    lost, kept = bench.resctrl.set_levels([gone, between])
     expect("gone" in lost, True, lost)
     expect(kept, "", "our group")
 

@@ -19,7 +19,6 @@ from host_agent.machine.rdt.root_masks import RootMemory
 from host_agent.machine.rdt.writer import GroupWriter
 from host_agent.model.partition import Joined, Membership, RdtChange, RdtState
 from host_agent.model.process import GroupLevel
-from host_agent.model.rdt import BandwidthControl, BandwidthUnit
 from placement_traits.errors import NumaExtError
 
 OutsideThreads = Callable[[int], Collection[int]]
@@ -92,42 +91,8 @@ def _join(
 
 
 def throttle(paths: HostPaths, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
-    """Write bandwidth levels of groups on this host; see :func:`set_levels`."""
-    return set_levels(tree(paths), levels)
-
-
-def set_levels(resctrl: Resctrl, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
-    """Write bandwidth levels of groups and nothing else: the short way of a control loop.
-
-    Only what differs is written, and read back. No group is made and no thread moved: that is :func:`apply`'s.
-
-    :returns: one sentence per entry about what went wrong, "" where nothing did
-    """
-    try:
-        with resctrl.lock():
-            control = resctrl.bandwidth()
-            if control is None or control.unit is BandwidthUnit.MBPS:
-                return ("memory bandwidth is not allocated by us on this host",) * len(levels)
-            return tuple(_set_level(resctrl, control, level) for level in levels)
-    except (NumaExtError, OSError) as error:
-        return (str(error),) * len(levels)
-
-
-def _set_level(resctrl: Resctrl, control: BandwidthControl, level: GroupLevel) -> str:
-    desired = {domain: control.from_percent(percent) for domain, percent in level.mba_percent}
-    try:
-        now = resctrl.schemata(level.group).get("MB", {})
-        differs = {domain: value for domain, value in desired.items() if now.get(domain) != value}
-        if not differs:
-            return ""
-        resctrl.write_schemata(level.group, {"MB": differs})
-        kept = resctrl.schemata(level.group).get("MB", {})
-    except (NumaExtError, OSError) as error:
-        return str(error)
-    lost = {
-        domain: kept.get(domain) for domain, value in differs.items() if kept.get(domain) != value
-    }
-    return f"group {level.group} did not keep {differs}: it has {lost}" if lost else ""
+    """Write bandwidth levels of groups on this host; see :meth:`.Resctrl.set_levels`."""
+    return tree(paths).set_levels(levels)
 
 
 def release(paths: HostPaths, write: bool) -> tuple[str, ...]:

@@ -3,17 +3,27 @@
 
 Groups of others are never changed: every method refuses a name without our prefix (root's schemata and threads
 excepted). Decisions are elsewhere: :mod:`host_agent.decide.partitions.plan` says what should be,
-:mod:`host_agent.machine.rdt.writer` makes it so.
+:mod:`host_agent.machine.rdt.writer` makes it so. Levels of :mod:`host_agent.decide.slo.levels` come the short way, to
+:meth:`Resctrl.set_levels`.
 """
 
 import errno
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from host_agent.machine.rdt.errors import NoSuchTaskError, ResctrlRefusedError
 from host_agent.machine.rdt.reader import ResctrlReader, directory_of, join
-from host_agent.model.rdt import GROUP_PREFIX, ROOT_GROUP, Schemata, format_schemata
+from host_agent.model.process import GroupLevel
+from host_agent.model.rdt import (
+    GROUP_PREFIX,
+    ROOT_GROUP,
+    BandwidthControl,
+    BandwidthUnit,
+    Schemata,
+    format_schemata,
+)
+from placement_traits.errors import NumaExtError
 
 _MAX_ROUNDS: Final = 16
 
@@ -62,6 +72,42 @@ class Resctrl(ResctrlReader):
         if group != ROOT_GROUP:
             self._only_ours(group)
         self._write(join(group, "schemata"), format_schemata(schemata))
+
+    def set_levels(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
+        """Write bandwidth levels of groups and nothing else: the short way of a control loop.
+
+        Only what differs is written, and read back. No group is made and no thread moved.
+
+        :returns: one sentence per entry about what went wrong, "" where nothing did
+        """
+        try:
+            with self.lock():
+                control = self.bandwidth()
+                if control is None or control.unit is BandwidthUnit.MBPS:
+                    return ("memory bandwidth is not allocated by us on this host",) * len(levels)
+                return tuple(self._set_level(control, level) for level in levels)
+        except (NumaExtError, OSError) as error:
+            return (str(error),) * len(levels)
+
+    def _set_level(self, control: BandwidthControl, level: GroupLevel) -> str:
+        desired = {domain: control.from_percent(percent) for domain, percent in level.mba_percent}
+        try:
+            now = self.schemata(level.group).get("MB", {})
+            differs = {
+                domain: value for domain, value in desired.items() if now.get(domain) != value
+            }
+            if not differs:
+                return ""
+            self.write_schemata(level.group, {"MB": differs})
+            kept = self.schemata(level.group).get("MB", {})
+        except (NumaExtError, OSError) as error:
+            return str(error)
+        lost = {
+            domain: kept.get(domain)
+            for domain, value in differs.items()
+            if kept.get(domain) != value
+        }
+        return f"group {level.group} did not keep {differs}: it has {lost}" if lost else ""
 
     def move_tasks(
         self, group: str, monitor: str, threads: Callable[[], Collection[int]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only writer of resctrl: checks and carries out changes, moves threads, takes everything back.
+"""The writer of RDT groups: checks and carries out changes, moves threads, takes everything back.
 
 - :meth:`GroupWriter.carry_out` – under the lock: compare, check, write in the given order, read back;
 - :meth:`GroupWriter.move_process` – all threads of a process into a group;
