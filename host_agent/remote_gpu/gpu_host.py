@@ -3,20 +3,22 @@
 
 What it acknowledges is true: an epoch is reported when the process has cut the clients of older ones, the end of a
 lease when no process serves it. Epochs are on disk before a process learns of them, so that a restart of this host's
-processes brings no old one back.
+processes brings no old one back, and no second process serves one: of a lease whose process is gone the end is reported
+too, and another process is started at the epoch that the service answers.
 
 Each lease is in hand of a thread of its own: one whose process is slow or hangs delays neither others nor the report.
 """
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.remote_gpu.answer import LeaseAnswer, lease_id
-from host_agent.remote_gpu.processes import LeaseProcesses
+from host_agent.remote_gpu.answer import LeaseAnswer, ServedLease, lease_id
+from host_agent.remote_gpu.processes import LeaseProcesses, LeaseProcessGoneError
 from nova_numa_ext.policy.remote_gpu.gateway import Gateway
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.json_store import JsonStore
@@ -39,61 +41,92 @@ class GpuHost:
         self._processes = processes
         self._store = JsonStore(kept, _VERSION, _decoded, _encoded)
         self._gateways: dict[str, Gateway] = self._store.load() or {}
+        self._writes = threading.Lock()
         self._threads = ThreadPoolExecutor(_AT_ONCE, "lease")
         self._in_hand: dict[str, Future[tuple[int, str] | None]] = {}
 
     def obey(self, answer: LeaseAnswer) -> tuple[dict[str, tuple[int, str]], dict[str, int]]:
         """Do what the service says; return which leases are served, at which epoch and where, and which have ended.
 
-        A lease whose process gives trouble, or is still in hand after a while, is in neither.
+        Ended is also one that is to be served and whose process is gone, at the epoch that it served. A lease whose
+        process gives trouble, or is still in hand after a while, is in neither.
         """
         self._learn(answer)
         for each in answer.serves:
-            epoch = self._gateways[each.id].epoch
-            self._give(each.id, partial(self._processes.serve, each, epoch))
+            self._hand(each.id, partial(self._served, each, self._gateways[each.id]))
         for lease in self._processes.running() - self._gateways.keys():
-            self._give(lease, partial(self._processes.end, lease))
+            self._hand(lease, partial(self._processes.end, lease))
         wait(self._in_hand.values(), _WAIT_S)
-        found = self._taken_back()
+        found, gone = self._taken_back()
         serves = {each.id: found[each.id] for each in answer.serves if each.id in found}
+        ended = {each.id: gone[each.id] for each in answer.serves if each.id in gone}
         runs = self._processes.running() | self._in_hand.keys()
-        return serves, {each.id: each.epoch for each in answer.ends if each.id not in runs}
+        return serves, ended | {each.id: each.epoch for each in answer.ends if each.id not in runs}
 
-    def _give(self, lease: str, do: Callable[[], tuple[int, str] | None]) -> None:
+    def _served(self, asked: ServedLease, gateway: Gateway) -> tuple[int, str]:
+        """Have a lease served at its epoch; return that and where.
+
+        :raises LeaseProcessGoneError: the process that may have served it is gone
+        """
+        if not gateway.is_given:
+            self._processes.start(asked)
+            with self._writes:
+                known = self._gateways.get(asked.id, gateway).give(gateway.epoch)
+                self._keep({**self._gateways, asked.id: known})
+        return self._processes.serve(asked.id, gateway.epoch)
+
+    def _hand(self, lease: str, do: Callable[[], tuple[int, str] | None]) -> None:
         if lease not in self._in_hand:
             self._in_hand[lease] = self._threads.submit(do)
 
-    def _taken_back(self) -> dict[str, tuple[int, str]]:
-        """Return at which epoch and where leases are served that are in hand no more."""
+    def _taken_back(self) -> tuple[dict[str, tuple[int, str]], dict[str, int]]:
+        """Return of leases in hand no more: at which epoch and where they are served; which epoch no process serves."""
         done = {lease: each for lease, each in self._in_hand.items() if each.done()}
-        found = {}
+        found, gone = {}, {}
         for lease, each in done.items():
             del self._in_hand[lease]
             try:
                 served = each.result()
+            except LeaseProcessGoneError as error:
+                _LOG.warning("%s", error)
+                gone[lease] = error.epoch
             except (ServiceUnavailableError, OSError) as error:
                 _LOG.warning("lease %s is as it was for now: %s", lease, error)
             else:
                 if served is not None:
                     found[lease] = served
-        return found
+        return found, gone
 
     def _learn(self, answer: LeaseAnswer) -> None:
-        found = {
-            each.id: self._gateways.get(each.id, Gateway()).learn(each.epoch)
-            for each in answer.serves
-        }
-        if found != self._gateways:
-            self._store.save(found)
-            self._gateways = found
+        with self._writes:
+            self._keep(
+                {
+                    each.id: self._gateways.get(each.id, Gateway()).learn(each.epoch)
+                    for each in answer.serves
+                }
+            )
+
+    def _keep(self, gateways: dict[str, Gateway]) -> None:
+        if gateways != self._gateways:
+            self._store.save(gateways)
+            self._gateways = gateways
 
 
 def _encoded(gateways: Mapping[str, Gateway]) -> Mapping[str, Any]:
-    return {"epochs": {lease: each.epoch for lease, each in gateways.items()}}
+    return {
+        "epochs": {lease: each.epoch for lease, each in gateways.items()},
+        "given": {lease: each.given for lease, each in gateways.items()},
+    }
 
 
 def _decoded(found: Value) -> dict[str, Gateway]:
     epochs = found.member("epochs").members()
+    given = found.members().get("given")
+    # A release before this one gave each epoch to a process, and took no note of it.
+    known = epochs if given is None else given.members()
     return {
-        lease_id(lease): Gateway(each.integer(1), serves=True) for lease, each in epochs.items()
+        lease_id(lease): Gateway(
+            each.integer(1), serves=True, given=known.get(lease, each).integer()
+        )
+        for lease, each in epochs.items()
     }

@@ -73,6 +73,21 @@ class LeaseCommand:
         ]
 
 
+class LeaseProcessGoneError(ServiceUnavailableError):
+    """The process of a lease is gone.
+
+    :param lease: its uuid
+    :param epoch: that it may have served
+    """
+
+    def __init__(self, lease: str, epoch: int) -> None:
+        super().__init__(lease, epoch)
+        self.lease, self.epoch = lease, epoch
+
+    def __str__(self) -> str:
+        return f"The process of lease {self.lease} is gone; no other one serves epoch {self.epoch}."
+
+
 class LeaseProcesses:
     """The processes of one host; for one supervisor at a time, and of each lease for one thread.
 
@@ -92,18 +107,25 @@ class LeaseProcesses:
         names = (each.name for each in self._folder.glob(f"*{_SUFFIX}*"))
         return frozenset(name.partition(_SUFFIX)[0] for name in names)
 
-    def serve(self, asked: ServedLease, epoch: int) -> tuple[int, str]:
-        """Have a lease served at an epoch, by the process that there is or a new one; return epoch and address.
+    def start(self, asked: ServedLease) -> None:
+        """Start a process for a lease where none runs; it serves no epoch yet.
 
-        :raises ServiceUnavailableError: it does not start, or does not answer
+        :raises ServiceUnavailableError: it does not start, or there is one that does not answer
         """
-        lease = asked.id
+        if self._ask(asked.id, {}) is None:
+            self._start(asked)
+
+    def serve(self, lease: str, epoch: int) -> tuple[int, str]:
+        """Have a lease served at an epoch by the process that there is; return epoch and address.
+
+        :raises LeaseProcessGoneError: there is none any more, nor anything that it started
+        :raises ServiceUnavailableError: it does not answer, or something that it started has not ended
+        """
         found = self._ask(lease, {"epoch": epoch})
         if found is None:
-            self._start(asked)
-            found = self._ask(lease, {"epoch": epoch})
-        if found is None:
-            raise ServiceUnavailableError(f"The process of lease {lease} has ended.")
+            self._wait(lease)
+            self._await_rest(lease)
+            raise LeaseProcessGoneError(lease, epoch)
         return int(found["epoch"]), str(found["address"])
 
     def end(self, lease: str) -> None:

@@ -399,14 +399,15 @@ class _Routes:
         # It lives, whatever becomes of the rest; of what it has, an old database is made whole.
         self._lease_hosts.report(host, report["servers"], kept)
         for lease in self._leases_of(host):
-            if lease.uuid in serves and lease.lease.epoch_at(host) is not None:
-                epoch, address = serves[lease.uuid]["epoch"], serves[lease.uuid]["address"]
-            elif lease.uuid in ended and lease.state is LeaseState.RELEASING:
-                epoch, address = ended[lease.uuid], ""
-            else:
-                continue
+            served, actor = lease.lease.epoch_at(host) is not None, Actor(asking.user)
             try:
-                self._leases.acknowledge(lease, host, epoch, address, Actor(asking.user))
+                if served and lease.uuid in serves:
+                    epoch, address = serves[lease.uuid]["epoch"], serves[lease.uuid]["address"]
+                    self._leases.acknowledge(lease, host, epoch, address, actor)
+                elif served and lease.uuid in ended:
+                    self._leases.fail(lease, host, ended[lease.uuid], actor)
+                elif lease.uuid in ended and lease.state is LeaseState.RELEASING:
+                    self._leases.acknowledge(lease, host, ended[lease.uuid], "", actor)
             except LostRaceError as error:
                 _LOG.info("lease %s: %s", lease.uuid, error)  # it is reported again
         return views.host_leases(self._leases_of(host), host)

@@ -304,7 +304,10 @@ HOST_REPORT: Final[Mapping[str, Any]] = {
                         "description": "where the process listens",
                     },
                 ),
-                "ended": _of_leases("leases of which no process runs here any more"),
+                "ended": _of_leases(
+                    "leases of which no process runs here any more; of one that is to be served, its process is gone, "
+                    "which served this epoch: the epoch rises"
+                ),
                 "servers": {
                     "type": ["array", "null"],
                     "maxItems": _MOST_LEASES,

@@ -11,6 +11,7 @@ lease that lives is of none, whenever a process dies.
 import uuid as uuids
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, Select, delete, func, insert, select, update
@@ -324,6 +325,14 @@ class Leases:
         if host != lease.gpu_host or (lease, address) == (stored.lease, stored.address):
             return stored
         return self._write(stored, lease, actor, stored.reasons, address=address)
+
+    def fail(self, stored: StoredLease, host: str, epoch: int, actor: Actor) -> StoredLease:
+        """Take note that a lease's process is gone: :func:`nova_numa_ext.policy.remote_gpu.leases.fail`.
+
+        :raises LostRaceError: it has changed since it was read
+        """
+        step = partial(leases.fail, host=host, epoch=epoch)
+        return self.change(stored, step, actor, (Reason(LeaseTerm.PROCESS_GONE, ""),))
 
     def purge(self, before: float, most: int = 1000) -> int:
         """Delete leases that ended before a time; return how many.

@@ -27,6 +27,7 @@ class LeaseTerm(StrEnum):
     STOPPED = "stopped"
     HOST_SILENT = "host_silent"
     SERVER_GONE = "server_gone"
+    PROCESS_GONE = "process_gone"
     ADOPTED = "adopted"
     ENDED_SINCE = "ended_since"
 
@@ -43,6 +44,7 @@ LEASE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         LeaseTerm.STOPPED: "its server does not run",
         LeaseTerm.HOST_SILENT: "the host of its GPU has not reported for {value} s",
         LeaseTerm.SERVER_GONE: "its server is on no host any more",
+        LeaseTerm.PROCESS_GONE: "what served it has ended, and all that was in the GPU with it: it is started again",
         LeaseTerm.ADOPTED: "an older state of the service was restored: its server connects again",
         LeaseTerm.ENDED_SINCE: "an older state of the service was restored, and it had ended since",
     }

@@ -12,11 +12,14 @@ reported that it serves it no more: one whose GPU's host stays silent is LOST un
 
 *The fence.* At each moment one client at most may use the GPU: the doorman of the server's host. Each lease has an
 *epoch*, which rises whenever another client, another server process or another GPU host gets it. The gateway on the
-GPU's host accepts connections of the epoch that it knows, and forgets the one before when it learns a newer one. So a
-new epoch goes two ways, one after the other::
+GPU's host accepts connections of the epoch that it knows, and forgets the one before when it learns a newer one
+(:mod:`.gateway`). So a new epoch goes two ways, one after the other::
 
     1. the GPU's host learns E + 1, cuts what epoch E has open, and acknowledges E + 1
     2. only then a client learns that it may connect with E + 1
+
+A server process that is gone, by its own fault or not, is never followed by another one at its epoch: the GPU's host
+reports that it is gone, and starts another one when it learns E + 1.
 
 A lease that ends does so the same way: its claim is released when the host has acknowledged that it serves it no more.
 One that no host was ever asked to start has nothing to acknowledge.
@@ -168,6 +171,19 @@ def acknowledge(lease: Lease, host: str, epoch: int) -> Lease:
     found = replace(lease, acknowledged=epoch)
     starting = lease.state is LeaseState.STARTING
     return to(found, LeaseState.READY) if starting and found.fenced else found
+
+
+def fail(lease: Lease, host: str, epoch: int) -> Lease:
+    """Return a lease after a GPU's host reported that the process is gone that served an epoch.
+
+    What was in the GPU is lost: it is attached again when the host has acknowledged the new epoch, by another process.
+    Of another host, of an epoch that does not count any more, or where it is not to be served, it changes nothing.
+    """
+    if epoch != lease.epoch_at(host):
+        return lease
+    starts = lease.state in {LeaseState.READY, LeaseState.ATTACHED}
+    state = LeaseState.STARTING if starts else lease.state
+    return replace(lease, state=state, client_host="", epoch=epoch + 1)
 
 
 def attach(lease: Lease, client_host: str) -> Lease:

@@ -60,7 +60,8 @@ class GpuHostProcesses:
         return lines if lines.readline() == b"ok\n" else None
 
     def serve(self, lease="lease-1", epoch=1):
-        return self.processes.serve(served(lease), epoch)[1]
+        self.processes.start(served(lease))
+        return self.processes.serve(lease, epoch)[1]
 
 
 def served(lease, gpu="gpu-uuid"):
@@ -129,12 +130,12 @@ def test_two_leases_have_servers_of_their_own_and_end_alone(gpus):
 def test_the_next_supervisor_finds_the_process_again(gpus):
     address = gpus.serve()
     found = LeaseProcesses(gpus.folder / "run", gpus.command)
-    assert found.serve(served("lease-1"), 1) == (1, address)
+    assert found.serve("lease-1", 1) == (1, address)
 
 
 def test_a_gpu_that_is_not_lent_is_not_served(gpus):
     with pytest.raises(ServiceUnavailableError, match="does not lend GPU other"):
-        gpus.processes.serve(served("lease-1", gpu="other"), 1)
+        gpus.processes.start(served("lease-1", gpu="other"))
 
 
 def test_a_killed_server_cuts_its_clients_and_is_started_again(folder):

@@ -303,13 +303,27 @@ def test_a_report_acknowledges_only_what_its_host_was_to_do(service):
     lease = service.attached()
     before = service.leases.read(lease.uuid)
     service.report("c2", serves=[(lease.uuid, 9)], ended=[(lease.uuid, 9)])
-    service.report("g1", ended=[(lease.uuid, 1)])
+    service.report("g1", ended=[(lease.uuid, 2)])
     service.report("g1", serves=[(lease.uuid, 9)])
     assert service.leases.read(lease.uuid).lease == before.lease
     service.leases.change(before, life.release, ENGINE)
     service.report("g1", serves=[(lease.uuid, 2)])
     service.round()
     assert service.state(lease) is LeaseState.RELEASING
+
+
+def test_a_lease_whose_process_is_gone_is_attached_at_a_newer_epoch_when_that_is_acknowledged(
+    service,
+):
+    lease = service.attached()
+    (serves,) = service.report("g1", ended=[(lease.uuid, 1)]).json["serves"]
+    assert (serves["epoch"], service.attaches("c1")) == (2, [])
+    service.report("g1", ended=[(lease.uuid, 1)])
+    service.round()
+    assert (service.state(lease), service.attaches("c1")) == (LeaseState.STARTING, [])
+    service.obey()
+    service.round()
+    assert service.attaches("c1") == [(lease.uuid, 2)]
 
 
 def test_a_host_that_does_not_know_its_servers_keeps_what_it_reported(service):

@@ -2,6 +2,7 @@
 """Leases of transport ``fake`` from end to end: real processes and sockets, the real API over a real Placement."""
 
 import fcntl
+import json
 import os
 import random
 import signal
@@ -342,18 +343,60 @@ def test_a_supervisor_that_knows_nothing_ends_nothing_before_the_service_has_ans
     assert hosts.processes().keys() == {lease.uuid}
 
 
-def test_a_process_that_was_killed_is_started_again_at_the_epoch_that_counts(hosts):
+@pytest.mark.parametrize("supervisor_died", [False, True])
+def test_a_process_that_was_killed_is_started_again_at_a_newer_epoch(hosts, supervisor_died):
+    """Who was connected would find the memory of the GPU empty at the old one."""
     lease = attached(hosts)
     hosts.move(SERVER, "c2")
     hosts.rounds(4)
+    before = hosts.connected("c2")
     killed = hosts.processes()[lease.uuid]
     os.kill(killed, signal.SIGKILL)
+    if supervisor_died:
+        hosts.start("g1")
+    hosts.turns["g1"].turn()
+    assert hosts.service.state(lease) is LeaseState.STARTING
+    shown = hosts.service.leases.read(lease.uuid).reasons
+    assert [each.term for each in shown] == ["process_gone"]
+    assert (before.echo("still?"), hosts.service.attaches("c2")) == ("", [])
     hosts.rounds(4)
     assert hosts.processes()[lease.uuid] != killed
     client = hosts.connected("c2")
-    assert client.echo("back") == "back"
-    assert not Client(first_address(hosts), 1).accepted
+    assert (before.epoch, client.epoch, client.echo("back")) == (2, 3, "back")
+    assert not any(Client(first_address(hosts), epoch).accepted for epoch in (1, 2))
     client.close()
+    before.close()
+
+
+def test_a_process_that_died_stays_so_while_the_service_cannot_raise_its_epoch(hosts):
+    lease = attached(hosts)
+    hosts.service_up = False
+    os.kill(hosts.processes()[lease.uuid], signal.SIGKILL)
+    for _ in range(2):
+        hosts.rounds()
+        assert hosts.processes() == {}
+        hosts.start("g1")
+    hosts.service_up = True
+    hosts.rounds(4)
+    client = hosts.connected("c1")
+    assert (client.epoch, client.echo("back")) == (2, "back")
+    client.close()
+
+
+def test_epochs_that_the_release_before_has_kept_are_those_of_processes(hosts):
+    lease = attached(hosts)
+    kept = hosts.folder / "g1" / "epochs.json"
+    old = json.loads(kept.read_text())
+    del old["given"]
+    kept.write_text(json.dumps(old))
+    hosts.start("g1")
+    hosts.rounds()
+    assert hosts.service.leases.read(lease.uuid).lease.epoch == 1
+    kept.write_text(json.dumps(old))
+    hosts.start("g1")
+    os.kill(hosts.processes()[lease.uuid], signal.SIGKILL)
+    hosts.rounds()
+    assert hosts.service.leases.read(lease.uuid).lease.epoch == 2
 
 
 def test_an_answer_that_is_old_brings_no_old_epoch_back(hosts):
@@ -388,7 +431,7 @@ def test_a_process_of_no_lease_is_ended(hosts):
     lease = attached(hosts)
     (served,) = hosts.turns["g1"].answer.serves
     stray = LeaseProcesses(hosts.folder / "g1" / "run", hosts.command)
-    stray.serve(replace(served, id="of-no-lease"), 1)
+    stray.start(replace(served, id="of-no-lease"))
     assert hosts.processes().keys() == {lease.uuid, "of-no-lease"}
     hosts.round()
     until(lambda: hosts.processes().keys() == {lease.uuid}, 10.0)

@@ -17,7 +17,8 @@ from nova_numa_ext.policy.remote_gpu.leases import (
 )
 
 INTERLEAVINGS = 10_000
-STEPS = 100
+STEPS = 150
+DIES = 0.05  # chance of a supervisor, at each of its steps
 GPU_HOSTS = ("g1", "g2")
 CLIENTS = ("c1", "c2", "c3")
 
@@ -102,6 +103,38 @@ def test_what_does_not_count_acknowledges_nothing(host, epoch):
     assert leases.acknowledge(lease, host, epoch) == lease
 
 
+@pytest.mark.parametrize(
+    ("state", "steps", "after"),
+    [
+        ("starting", (), "starting"),
+        ("ready", (served,), "starting"),
+        ("attached", (served, lambda lease: leases.attach(lease, "c1")), "starting"),
+        ("detached", (served, lambda lease: leases.attach(lease, "c1"), leases.detach), "detached"),
+        ("lost", (leases.lose,), "lost"),
+    ],
+)
+def test_another_process_serves_a_newer_epoch(state, steps, after):
+    """A client of the epoch before would find the memory of the GPU empty."""
+    lease = leases.start(Lease("l", "g1"))
+    for step in steps:
+        lease = step(lease)
+    assert lease.state == state
+    found = leases.fail(lease, "g1", lease.epoch)
+    assert (found.state, found.epoch, found.client_host) == (after, lease.epoch + 1, "")
+    assert not found.fenced
+    assert leases.fail(found, "g1", lease.epoch) == found, "it is reported twice"
+
+
+@pytest.mark.parametrize(("host", "epoch"), [("g2", 1), ("g1", 2), ("g1", 0)], ids=str)
+def test_a_process_that_does_not_count_fails_nothing(host, epoch):
+    assert leases.fail(attached(), host, epoch) == attached()
+
+
+def test_a_process_that_ends_as_it_is_to_fails_nothing():
+    for lease in (Lease("l", "g1"), leases.release(attached())):
+        assert leases.fail(lease, "g1", lease.epoch) == lease
+
+
 def test_every_state_but_the_last_can_end():
     for state, following in TRANSITIONS.items():
         ends = state in {LeaseState.RELEASING, LeaseState.GONE}
@@ -114,17 +147,53 @@ def test_every_state_but_the_last_can_end():
 
 @dataclass
 class GpuHost:
-    """A GPU's host: what it remembers, kept over restarts, and who is connected."""
+    """A GPU's host: what it remembers, kept over restarts, its process, and who is connected.
 
+    :param process: what that has learned, None where none runs
+    :param number: of the process
+    :param rises: no process follows another one at its epoch
+    """
+
+    chance: random.Random
+    rises: bool = True
     gateway: Gateway = field(default_factory=Gateway)
+    process: Gateway | None = None
+    number: int = 0
     connected: tuple[str, int] | None = None
 
     def hears(self, epoch):
-        """Take an answer of the service."""
-        found = self.gateway.learn(epoch)
-        if found != self.gateway:
+        """Take an answer of the service; the supervisor may die before it acts on it, or after any step."""
+        self.gateway = self.gateway.learn(epoch)
+        if not self.gateway.serves:
+            self.dies()
+        self.acts()
+
+    def acts(self):
+        gateway = self.gateway
+        if not gateway.serves or self.chance.random() < DIES:
+            return
+        if self.process is None and not (gateway.is_given and self.rises):
+            self.process, self.number = Gateway(), self.number + 1
+        if self.chance.random() < DIES:
+            return
+        self.gateway = gateway.give(gateway.epoch)
+        if self.process is None or self.chance.random() < DIES:
+            return
+        found = self.process.learn(gateway.epoch)
+        if found != self.process:
             self.connected = None
-        self.gateway = found
+        self.process = found
+
+    def dies(self):
+        """The process is gone, and its clients with it."""
+        self.process = self.connected = None
+
+    def reports(self):
+        """Return the epoch that is served, and that whose process is gone."""
+        gateway, process = self.gateway, self.process
+        served = process.epoch if process is not None and process.serves else None
+        gone = self.rises and gateway.serves and gateway.is_given and process is None
+        return served, gateway.epoch if gone else None
 
 
 @dataclass
@@ -132,23 +201,41 @@ class World:
     """The service, hosts that ask it, and messages that come late, twice and in any order.
 
     :param fence: clients are told of an epoch only when it was acknowledged
+    :param rises: the epoch rises when its process is gone
     """
 
     chance: random.Random
     fence: bool = True
+    rises: bool = True
     lease: Lease = field(default_factory=lambda: Lease("l", "g1"))
-    hosts: dict = field(default_factory=lambda: {host: GpuHost() for host in GPU_HOSTS})
+    hosts: dict = field(default_factory=dict)
     answers: list = field(default_factory=list)  # (host, epoch that it should serve)
-    reports: list = field(default_factory=list)  # (host, epoch that it serves)
+    reports: list = field(
+        default_factory=list
+    )  # (host, epoch that it serves, epoch whose process is gone)
+    processes: dict = field(default_factory=dict)  # epoch -> the process that has served it
     tokens: list = field(default_factory=list)  # (client, epoch with which it may connect)
     newest: int = 0
     accepted: int = 0
     violations: int = 0
+    killed: int = 0
+
+    def __post_init__(self):
+        self.hosts = {host: GpuHost(self.chance, self.rises) for host in GPU_HOSTS}
 
     def step(self):
         """Let one thing happen; the service changes its mind less often than others talk."""
         often = self.ask, self.learn, self.report, self.hear, self.tell, self.connect
-        self.chance.choice((self.service, *often, *often))()
+        self.chance.choice((self.service, self.kill, *often, *often))()
+
+    def kill(self):
+        """A process is killed, or its supervisor looks after it."""
+        host = self.hosts[self.chance.choice(GPU_HOSTS)]
+        if self.chance.random() < 0.25:
+            self.killed += host.process is not None
+            host.dies()
+        else:
+            host.acts()
 
     def service(self):
         """A nova event, or the engine's next step."""
@@ -187,13 +274,15 @@ class World:
 
     def report(self):
         host = self.chance.choice(GPU_HOSTS)
-        gateway = self.hosts[host].gateway
-        if gateway.serves:
-            self.reports.append((host, gateway.epoch))
+        self.reports.append((host, *self.hosts[host].reports()))
 
     def hear(self):
         if self.reports:
-            self.lease = leases.acknowledge(self.lease, *self.taken(self.reports))
+            host, served, gone = self.taken(self.reports)
+            if served is not None:
+                self.lease = leases.acknowledge(self.lease, host, served)
+            if gone is not None:
+                self.lease = leases.fail(self.lease, host, gone)
 
     def tell(self):
         """A client's host asks; what it is told it may use for ever."""
@@ -207,10 +296,13 @@ class World:
         if not self.tokens:
             return
         client, epoch = self.chance.choice(self.tokens)
-        there = self.hosts[self.chance.choice(GPU_HOSTS)]
-        if not there.gateway.accepts(epoch):
+        host = self.chance.choice(GPU_HOSTS)
+        there = self.hosts[host]
+        if there.process is None or not there.process.accepts(epoch):
             return
-        self.violations += self.others_than(client) or epoch < self.newest
+        process = host, there.number
+        another = self.processes.setdefault(epoch, process) != process
+        self.violations += another or self.others_than(client) or epoch < self.newest
         self.newest = max(self.newest, epoch)
         self.accepted += 1
         there.connected = client, epoch
@@ -226,25 +318,37 @@ class World:
         return messages[at] if self.chance.random() < 0.25 else messages.pop(at)
 
 
-def run(interleavings, fence):
-    """Return how many clients were accepted, and how many of them, or told, while another was or at an old epoch."""
-    accepted = violations = 0
+def run(interleavings, fence=True, rises=True):
+    """Return how many clients were accepted, how many wrongly, and how many processes were killed.
+
+    Wrong is one that is accepted, or learns that it may connect, while another one is connected, at an old epoch, or by
+    another process than the one before it at that epoch.
+    """
+    accepted = violations = killed = 0
     for seed in range(interleavings):
-        world = World(random.Random(seed), fence)
+        world = World(random.Random(seed), fence, rises)
         for _ in range(STEPS):
             world.step()
         accepted += world.accepted
         violations += world.violations
-    return accepted, violations
+        killed += world.killed
+    return accepted, violations, killed
 
 
 def test_no_second_client_is_accepted_at_an_old_epoch():
-    accepted, violations = run(INTERLEAVINGS, fence=True)
+    accepted, violations, killed = run(INTERLEAVINGS)
     assert violations == 0
     assert accepted > INTERLEAVINGS / 100, "else nothing was tried"
+    assert killed > INTERLEAVINGS / 10
 
 
 def test_without_acknowledgements_there_would_be_second_clients():
     """The same world finds them where clients are told at once."""
-    _accepted, violations = run(INTERLEAVINGS // 10, fence=False)
+    _accepted, violations, _killed = run(INTERLEAVINGS // 10, fence=False)
+    assert violations > 0
+
+
+def test_at_one_epoch_there_would_be_clients_of_two_processes():
+    """The same world finds them where a process that is gone is started again at its epoch."""
+    _accepted, violations, _killed = run(INTERLEAVINGS // 10, rises=False)
     assert violations > 0
