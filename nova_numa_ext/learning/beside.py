@@ -58,16 +58,32 @@ class ModelsBeside:
 
     def _asked(self, request: dict[str, Any]) -> Any:
         process = self._started()
+        until_s = time.monotonic() + self._timeout_s
+        self._send(process, json.dumps(request).encode() + b"\n", until_s)
+        return self._answer(process, until_s)
+
+    def _send(self, process: subprocess.Popen[bytes], request: bytes, until_s: float) -> None:
+        """Write a request, as much at a time as does not block: one that hangs reads none, and a pipe holds little."""
         assert process.stdin
-        try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
-        except OSError as error:
-            self.close()
-            raise ServiceUnavailableError(
-                f"The process that fits models is gone: {error.strerror}."
-            ) from error
-        return self._answer(process)
+        rest = memoryview(request)
+        while rest:
+            left_s = max(until_s - time.monotonic(), 0.0)
+            if not select.select([], [process.stdin], [], left_s)[1]:
+                raise self._ended_in_time()
+            try:
+                rest = rest[os.write(process.stdin.fileno(), rest[: select.PIPE_BUF]) :]
+            except OSError as error:
+                self.close()
+                raise ServiceUnavailableError(
+                    f"The process that fits models is gone: {error.strerror}."
+                ) from error
+
+    def _ended_in_time(self) -> ServiceUnavailableError:
+        """End a process whose time is over; return the error that says so."""
+        self.close()
+        return ServiceUnavailableError(
+            f"The process that fits models did not answer within {self._timeout_s:g} s and was ended."
+        )
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
@@ -79,19 +95,16 @@ class ModelsBeside:
                 # On models so small threads cost more than they give.
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             )
-            self._predictors = tuple(self._answer(self._process)["predictors"])
+            until_s = time.monotonic() + self._timeout_s
+            self._predictors = tuple(self._answer(self._process, until_s)["predictors"])
         return self._process
 
-    def _answer(self, process: subprocess.Popen[bytes]) -> Any:
+    def _answer(self, process: subprocess.Popen[bytes], until_s: float) -> Any:
         assert process.stdout
-        until_s = time.monotonic() + self._timeout_s
         while b"\n" not in self._read:
             left_s = max(until_s - time.monotonic(), 0.0)
             if not select.select([process.stdout], [], [], left_s)[0]:
-                self.close()
-                raise ServiceUnavailableError(
-                    f"The process that fits models did not answer within {self._timeout_s:g} s and was ended."
-                )
+                raise self._ended_in_time()
             more = os.read(process.stdout.fileno(), _READ)
             if not more:
                 self.close()

@@ -97,6 +97,23 @@ def test_a_process_that_was_killed_is_an_error(beside) -> None:
         found.predictions((1.0,), (1,))
 
 
+def test_a_process_that_reads_no_request_is_ended_in_time(beside) -> None:
+    found = beside()
+    first = found.predictors and found._process.pid
+    found._timeout_s = 0.5
+    os.kill(first, signal.SIGSTOP)
+    more_than_a_pipe_holds = [0.1] * 100_000
+    with pytest.raises(ServiceUnavailableError, match=r"did not answer within 0\.5 s"):
+        found.predictions(more_than_a_pipe_holds, (1,))
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+
+
+def test_what_is_asked_at_length_is_answered(beside) -> None:
+    history = [0.1] * 100_000
+    assert beside().predictions(history, (1,)) == SimpleModels().predictions(history, (1,))
+
+
 def test_a_library_that_is_missing_is_named(beside) -> None:
     found = beside(MISSING)
     with pytest.raises(CapabilityMissingError, match=r"install nova-numa-ext\[elastic\]"):
