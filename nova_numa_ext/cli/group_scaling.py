@@ -16,7 +16,7 @@ from nova_numa_ext.cli import formatting
 from nova_numa_ext.cli.jobs_client import JobsClient, Scaling
 from nova_numa_ext.learning import models
 from nova_numa_ext.policy.elastic.cells import Grid
-from nova_numa_ext.policy.elastic.following import Replayed, follow
+from nova_numa_ext.policy.elastic.following import DecidedPeriod, follow
 from nova_numa_ext.policy.elastic.settings import ScalingSettings, literal
 from nova_numa_ext.policy.elastic.terms import sentence
 from nova_numa_ext.policy.elastic.trace import TRACE_COLUMNS, read_trace
@@ -264,7 +264,7 @@ def _grid(text: str) -> Grid:
 
 
 def _write_files(
-    done: tuple[Replayed, ...], parsed_args: argparse.Namespace, settings: ScalingSettings
+    done: tuple[DecidedPeriod, ...], parsed_args: argparse.Namespace, settings: ScalingSettings
 ) -> None:
     try:
         if parsed_args.log is not None:
@@ -282,7 +282,7 @@ def _write_files(
         ) from error
 
 
-def _row(one: Replayed, parsed_args: argparse.Namespace) -> tuple[Any, ...]:
+def _row(one: DecidedPeriod, parsed_args: argparse.Namespace) -> tuple[Any, ...]:
     found = one.evaluation
     forecast, decision = found.forecasts[0], found.decision
     return (

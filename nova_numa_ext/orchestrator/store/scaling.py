@@ -26,7 +26,7 @@ KEPT_DECISIONS: Final = 8064
 _LONGEST_TROUBLE: Final = 255  # of the column
 
 Line = Mapping[str, Any]
-"""A line of a decision log: :meth:`nova_numa_ext.policy.elastic.following.Replayed.as_json`."""
+"""A line of a decision log: :meth:`nova_numa_ext.policy.elastic.following.DecidedPeriod.as_json`."""
 
 
 @dataclass(frozen=True, slots=True)

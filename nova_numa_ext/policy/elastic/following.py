@@ -17,7 +17,7 @@ from nova_numa_ext.policy.elastic.terms import sentence
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class DecidedPeriod:
     """One period, and what was decided on it."""
 
     period: Period
@@ -54,25 +54,25 @@ class Follower:
 
     def __init__(self, learner: Learner, settings: ScalingSettings) -> None:
         self._group = ElasticGroup(learner, settings)
-        self._last: Replayed | None = None
+        self._last: DecidedPeriod | None = None
 
-    def decide(self, period: Period) -> Replayed:
+    def decide(self, period: Period) -> DecidedPeriod:
         """Decide on the next period."""
         if self._last is not None and _carried_out(self._last, period):
             self._group.acted(self._last.period.at_s)
-        self._last = Replayed(period, self._group.observe(period))
+        self._last = DecidedPeriod(period, self._group.observe(period))
         return self._last
 
 
 def follow(
     periods: Sequence[Period], learner: Learner, settings: ScalingSettings
-) -> tuple[Replayed, ...]:
+) -> tuple[DecidedPeriod, ...]:
     """Decide on all periods of a trace, in order."""
     follower = Follower(learner, settings)
     return tuple(follower.decide(period) for period in periods)
 
 
-def _carried_out(before: Replayed, period: Period) -> bool:
+def _carried_out(before: DecidedPeriod, period: Period) -> bool:
     change = before.evaluation.decision.change
     had, has = (_all_members(one) for one in (before.period, period))
     return (has - had) * change > 0

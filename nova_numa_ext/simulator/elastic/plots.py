@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from nova_numa_ext.policy.elastic.boundary import Plane
-from nova_numa_ext.policy.elastic.following import Replayed
+from nova_numa_ext.policy.elastic.following import DecidedPeriod
 from nova_numa_ext.simulator import plots
 
 _HOUR_S = 3600.0
 
 
-def draw(done: Sequence[Replayed], objective_ms: float, path: Path, title: str) -> None:
+def draw(done: Sequence[DecidedPeriod], objective_ms: float, path: Path, title: str) -> None:
     """Draw three panels into a file of the kind that its name says.
 
     :raises ImportError: matplotlib is not installed
@@ -28,7 +28,7 @@ def draw(done: Sequence[Replayed], objective_ms: float, path: Path, title: str) 
     figure.savefig(path, dpi=120)
 
 
-def _load(axis: Any, hours: Sequence[float], done: Sequence[Replayed]) -> None:
+def _load(axis: Any, hours: Sequence[float], done: Sequence[DecidedPeriod]) -> None:
     """Reads per second now, and what was said of them at the time they were said for."""
     axis.plot(hours, [one.evaluation.total[0] for one in done], label="reads/s", linewidth=1.4)
     for lead in sorted({one.evaluation.forecasts[0].lead for one in done}):
@@ -44,7 +44,7 @@ def _load(axis: Any, hours: Sequence[float], done: Sequence[Replayed]) -> None:
     axis.grid(alpha=0.3)
 
 
-def _members(axis: Any, hours: Sequence[float], done: Sequence[Replayed]) -> None:
+def _members(axis: Any, hours: Sequence[float], done: Sequence[DecidedPeriod]) -> None:
     """Members of the trace, and how many were asked for."""
     counts = [len(one.period.members) for one in done]
     changes = [one.evaluation.decision.change for one in done]
@@ -65,7 +65,7 @@ def _members(axis: Any, hours: Sequence[float], done: Sequence[Replayed]) -> Non
     axis.grid(alpha=0.3)
 
 
-def _plane(axis: Any, done: Sequence[Replayed], objective_ms: float) -> None:
+def _plane(axis: Any, done: Sequence[DecidedPeriod], objective_ms: float) -> None:
     """Loads of members by whether they met the objective, and the last plane of the first member that has one."""
     members = [one for step in done for one in step.period.members if one.readings_ms]
     for met, colour, name in ((True, "tab:green", "met"), (False, "tab:red", "violated")):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nova_numa_ext.policy.elastic.cells import Grid
-from nova_numa_ext.policy.elastic.following import Replayed, follow
+from nova_numa_ext.policy.elastic.following import DecidedPeriod, follow
 from nova_numa_ext.policy.elastic.load import MemberLoad
 from nova_numa_ext.policy.elastic.period import Member, Period
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
@@ -82,7 +82,7 @@ def test_a_line_that_is_wrong_is_named(lines: list[str], sentence: str) -> None:
 SETTINGS = ScalingSettings(35.0, head_room=1.0, lead_periods=1, grid=Grid(100.0, 100.0))
 
 
-def replayed(*, cool_down_s: float = 0.0, grows: bool = True) -> tuple[Replayed, ...]:
+def replayed(*, cool_down_s: float = 0.0, grows: bool = True) -> tuple[DecidedPeriod, ...]:
     """Three members that are trained, then need one more, and get it in the next period or never."""
     lines = [HEAD]
     for at in range(16):
