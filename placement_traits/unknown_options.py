@@ -32,7 +32,7 @@ def keys(
     :param gone: options that only earlier releases had, by section: what takes their place
     :param only_known: the other sections are another program's
     """
-    for file, section, keys in _given(files):
+    for file, section, given in _given(files):
         if section not in known:
             if not only_known:
                 yield f"[{cut(section)}]{_meant(section, known)} in {file}"
@@ -40,7 +40,7 @@ def keys(
         names = {str(option.dest) for option in known[section]}  # oslo.config reads no hyphens
         earlier = _earlier(known[section])
         instead = (gone or {}).get(section, {})
-        for key in keys:
+        for key in given:
             if key in instead:
                 yield f"[{section}]{key} (gone: {instead[key]}) in {file}"
             elif key not in names | earlier.keys():
@@ -53,9 +53,9 @@ def renamed(files: Iterable[str], known: Mapping[str, Sequence[cfg.Opt]]) -> Ite
     :param files: that were read without an error
     :param known: options by section
     """
-    for file, section, keys in _given(files):
+    for file, section, given in _given(files):
         earlier = _earlier(known.get(section, ()))
-        for key in keys:
+        for key in given:
             if key in earlier:
                 yield f"[{section}]{key} (now {earlier[key]}) in {file}"
 
