@@ -85,6 +85,14 @@ class FabricState:
         """Leafs of several blocks, whose groups use the same uplinks."""
         return frozenset(leaf.name for leaf in self.leafs.leafs if leaf.size >= 2 * leaf.block)
 
+    def nodes_above(self, traits: Collection[str]) -> tuple[str, ...]:
+        """Return the leaf of a host and the nodes above it, () where it hangs on no leaf.
+
+        :param traits: of the host's root provider
+        """
+        leaf = next((self.leaf_of_trait[each] for each in traits if each in self.leaf_of_trait), "")
+        return next(((leaf, *each.above) for each in self.leafs.leafs if each.name == leaf), ())
+
     def nodes(self, amounts: Amounts) -> frozenset[str]:
         """Return the nodes of which there is something among some amounts, uplinks included."""
         return frozenset(node for node, uuid in self.providers.items() if uuid in amounts)

@@ -11,8 +11,9 @@ from typing import Any, Final
 from osc_lib.command import command
 from osc_lib.exceptions import CommandError
 
-from nova_numa_ext.cli.topology_files import FORMATS, CabledServer, hashed
+from nova_numa_ext.cli.jobs_client import JobsClient
 from nova_numa_ext.fabrics import FabricState
+from nova_numa_ext.group_topology import FORMATS, CabledServer, as_json, hashed
 from nova_numa_ext.policy.network.groups import GroupRequest, LeafPlan, PlanOptions, PolicyName
 from nova_numa_ext.policy.network.planner import SHARING, plan
 from nova_numa_ext.policy.network.terms import sentence
@@ -88,7 +89,11 @@ class ShowGroup(command.Lister):  # type: ignore[misc]
 
 
 class ShowGroupTopology(command.Command):  # type: ignore[misc]
-    """Print where the servers of a group hang, for a scheduler that runs inside them."""
+    """Print where the servers of a group hang, for a scheduler that runs inside them.
+
+    The job service is asked, which hashes names of switches; the group's users may ask, too. Administrators may read
+    Placement instead: with a key of their own, or with the names as they are.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add group, format and key."""
@@ -97,17 +102,26 @@ class ShowGroupTopology(command.Command):  # type: ignore[misc]
         parser.add_argument(
             "--format", choices=tuple(FORMATS), default="json", help="Default: json"
         )
-        parser.add_argument(
+        source = parser.add_mutually_exclusive_group()
+        source.add_argument(
             "--key-file",
             type=Path,
             metavar="<file>",
-            help="Secret by which names of switches are hashed for the group's project; without it they are shown",
+            help="Secret by which names of switches are hashed for the group's project: the job service is not asked",
+        )
+        source.add_argument(
+            "--names",
+            action="store_true",
+            help="Names of switches as they are, for no tenant: the job service is not asked",
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Print it."""
         numa, group = self.app.client_manager.numa, parsed_args.group
+        if parsed_args.key_file is None and not parsed_args.names:
+            self.app.stdout.write(_of_service(numa.jobs(), group, parsed_args.format))
+            return
         state, servers = _placed(numa, group)
         if parsed_args.key_file is not None:
             try:
@@ -220,20 +234,20 @@ def _placed(numa: Any, group: str) -> tuple[FabricState, list[CabledServer]]:
     members = [each for each in numa.group_members(group) if each.host]
     traits = {host: numa.host_traits(host) for host in sorted({each.host for each in members})}
     for state in numa.fabrics().read():
-        above = {leaf.name: leaf.above for leaf in state.leafs.leafs}
-        leaf_of = {
-            host: next((state.leaf_of_trait[t] for t in found if t in state.leaf_of_trait), "")
-            for host, found in traits.items()
-        }
-        if any(leaf_of.values()):
-            return state, [
-                CabledServer(each.name, (leaf, *above[leaf]) if leaf else ())
-                for each in members
-                for leaf in [leaf_of[each.host]]
-            ]
+        nodes_of = {host: state.nodes_above(found) for host, found in traits.items()}
+        if any(nodes_of.values()):
+            return state, [CabledServer(each.name, nodes_of[each.host]) for each in members]
     raise CommandError(
         f"Server group {group} has no server on a host of a fabric, as far as nova shows."
     )
+
+
+def _of_service(client: JobsClient, group: str, form: str) -> str:
+    found = client.topology(group, form)
+    if found["file"] is not None:
+        return str(found["file"])
+    servers = [CabledServer(each["name"], tuple(each["nodes"])) for each in found["servers"]]
+    return as_json(servers, found["levels"])
 
 
 def _no_place(reasons: Sequence[str], ever: bool, holders: Sequence[str]) -> str:

@@ -36,6 +36,9 @@ Lease = Mapping[str, Any]
 Scaling = Mapping[str, Any]
 """An elastic group as the API shows it."""
 
+Topology = Mapping[str, Any]
+"""Where servers of a group hang, as the API shows it."""
+
 
 class JobRefusedError(NumaExtError):
     """The job service refuses what was asked, in its own words."""
@@ -192,6 +195,16 @@ class JobsClient:
             if len(found) < _PAGE:
                 return
             marker = [("marker", repr(found[-1]["at_s"]))]
+
+    def topology(self, group: str, form: str) -> Topology:
+        """Return where the servers of a server group hang, by hashes.
+
+        :param group: uuid of the server group
+        :param form: of its file
+        """
+        path = f"/v1/groups/{quote(group, safe='')}/topology"
+        found: Topology = self._asked("GET", path, params=[("format", form)])["topology"]
+        return found
 
     def _scaling(self, method: str, group: str, action: str = "", **options: Any) -> Scaling:
         path = f"/v1/scaling/{quote(group, safe='')}{action}"

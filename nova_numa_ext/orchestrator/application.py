@@ -83,6 +83,7 @@ def _routes(conf: cfg.ConfigOpts) -> Application:
         recovery=Recovery(database),
         scaling=ScalingGroups(database),
         queue=options.queue.settings(),
+        cabling=startup.cabling(endpoints.placement(conf)),
     )
 
 

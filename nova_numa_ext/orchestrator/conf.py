@@ -12,9 +12,11 @@ from nova_numa_ext.conf import GpuOptions
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.jobs.queue import Discipline, QueueSettings
 from placement_traits import oslo_options
+from placement_traits.errors import InvalidValueError
 from placement_traits.options import HostAddress, Port, Section, option, part
 
 GROUP: Final = "numa_ext_jobs"
+_LEAST_KEY: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,25 @@ class ApiOptions(Section):
         change="jobs run for years (raise), or rights must be given again more often (lower)",
         leave="no job without a walltime runs for a year",
     )
+
+    topology_key: str = option(
+        "",
+        "Secret by which the API hashes names of switches, 32 characters or more, for each project otherwise: users "
+        "see which servers of a group of theirs are near each other, and can compare it with no other project's. "
+        "``openstack numa group topology --key-file`` with a file of the same text gives the same names. Every API "
+        "needs the same one; with another one all names are others. Empty: the API shows no topology.",
+        secret=True,
+        change="users run schedulers such as Slurm or Kueue in groups of servers: ``openssl rand -hex 32`` makes one",
+        leave="there is no fabric, or its shape is not for users",
+    )
+
+    def __post_init__(self) -> None:
+        if 0 < len(self.topology_key) < _LEAST_KEY:
+            raise InvalidValueError(
+                f"[{GROUP}]topology_key",
+                f"{len(self.topology_key)} characters",
+                f"{_LEAST_KEY} or more: with a key that is guessed, names of switches can be tried",
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from oslo_log import log
 
 from nova_numa_ext import endpoints
 from nova_numa_ext.orchestrator import conf as jobs_conf
+from nova_numa_ext.orchestrator.cloud.cabling import ServerCabling
 from nova_numa_ext.orchestrator.cloud.hosts import ServerHosts
 from nova_numa_ext.orchestrator.cloud.keystone import REQUEST_TIMEOUT_S, KeystoneTrusts
 from nova_numa_ext.orchestrator.store import database
@@ -165,6 +166,11 @@ def claims(placement: adapter.Adapter) -> ClaimStore:
 def hosts(placement: adapter.Adapter) -> ServerHosts:
     """Return where servers are by Placement: a worker that asks does not wait for it for long either."""
     return ServerHosts(_prompt(placement))
+
+
+def cabling(placement: adapter.Adapter) -> ServerCabling:
+    """Return where servers hang on fabrics by Placement; a user who asks does not wait for long either."""
+    return ServerCabling(_prompt(placement))
 
 
 def lent(placement: adapter.Adapter) -> Callable[[], tuple[Pool, ...]]:

@@ -3,12 +3,17 @@
 
 from types import SimpleNamespace
 
-from nova.tests.functional.api.client import OpenStackApiNotFoundException
+import pytest
+from nova.tests.functional.api import client
 
 from nova_numa_ext.fabrics import PlacementFabrics
 from nova_numa_ext.heal.group_claims import SweepResult, sweep
 from nova_numa_ext.heal.nova_servers import NovaServers
+from nova_numa_ext.orchestrator.cloud.cabling import ServerCabling
+from nova_numa_ext.orchestrator.cloud.servers import MICROVERSION
+from nova_numa_ext.orchestrator.cloud.user import TokenCloud
 from placement_traits import names
+from placement_traits.errors import CapabilityMissingError
 from tests.in_nova.cloud import NovaCloud
 from tests.support.fabric_in_placement import put_fabric
 from tests.support.fabrics import fabric
@@ -57,7 +62,7 @@ class Groups(NovaCloud):
         """Answer a GET as the compute endpoint does."""
         try:
             body = self.api.api_get(url).body
-        except OpenStackApiNotFoundException:
+        except client.OpenStackApiNotFoundException:
             return SimpleNamespace(status_code=404)
         return SimpleNamespace(status_code=200, json=lambda: body)
 
@@ -98,6 +103,37 @@ class Groups(NovaCloud):
         for server in servers:
             self._delete_server(server)
         assert {*self.held()} == {group}
+
+    def test_tenants_see_where_their_servers_hang_and_nobody_elses(self):
+        group = self.group()
+        uuids = {server["id"] for server in self.members(group, 4)}
+        project = self.api.project_id
+        for user, asking in (("fake", project), ("admin", "of-admins")):
+            cloud = self.as_user(user, asking)
+            found = cloud.user_group(group)
+            assert (found.project, {*found.members}) == (project, uuids)
+            assert cloud.servers_of(project).keys() == uuids
+            nodes = ServerCabling(self.client).of(found.members).nodes
+            assert sorted(nodes) == [("l000", "p00")] * 2 + [("l001", "p00")] * 2
+        stranger = self.as_user("fake", "another-project")
+        assert stranger.user_group(group) is None
+        with pytest.raises(CapabilityMissingError):
+            stranger.servers_of(project)
+
+    def as_user(self, user, project):
+        """The cloud as a token of a reader shows it, or of an administrator."""
+        roles = ["reader", *(["member", "admin"] if user == "admin" else [])]
+        api = client.TestOpenStackClient(user, self.api.base_url, project_id=project, roles=roles)
+        api.microversion = MICROVERSION
+
+        def request(path, method, **_options):
+            return api.api_request(path, method=method)
+
+        adapters = dict.fromkeys(
+            ("compute", "image", "network", "identity"), SimpleNamespace(request=request)
+        )
+        token = SimpleNamespace(project_id=project)
+        return TokenCloud(token, **adapters, trustee=str, roles=())
 
     def test_a_member_that_moves_stays_on_the_groups_leafs(self):
         servers = self.members(self.group(), 2)

@@ -77,6 +77,7 @@ class LeaseService:
             lease_hosts=self.hosts,
             recovery=self.recovery,
             scaling=ScalingGroups(database),
+            cabling=None,  # no group is asked for
         )
         self.client = made.test_client()
 

@@ -286,6 +286,30 @@ SCALING_DECISIONS: Final = _object(
     )
 )
 
+TOPOLOGY: Final = _object(
+    topology=_object(
+        server_group_id=_text("nova's uuid of the group"),
+        fabric=_text("that the servers hang on, as a hash"),
+        levels=_array({"type": "string"}, "names of the levels of nodes, bottom up"),
+        servers=_array(
+            _object(
+                id=_text("nova's uuid of it"),
+                name=_text("its name"),
+                nodes=_array(
+                    {"type": "string"},
+                    "the node of each level above its host, as hashes: the same for servers below the same one; none: "
+                    "it has no host, or one that does not hang on this fabric",
+                ),
+            ),
+            "servers of the group that the token may see",
+        ),
+        file={
+            "type": ["string", "null"],
+            "description": "the file of the format that was asked for; null for ``json``",
+        },
+    )
+)
+
 VERSIONS: Final = _object(
     versions=_array(
         _object(

@@ -15,7 +15,7 @@ import uuid as uuids
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 import flask
 import microversion_parse
@@ -23,6 +23,7 @@ from oslo_context.context import RequestContext
 from oslo_policy import policy
 from werkzeug.exceptions import HTTPException
 
+from nova_numa_ext.group_topology import FORMATS, CabledServer, hashed, hashed_fabric
 from nova_numa_ext.orchestrator import queued
 from nova_numa_ext.orchestrator.api import bodies, intake, policies, views
 from nova_numa_ext.orchestrator.api.routes import MOST_ROWS, ROUTES, ROWS
@@ -34,6 +35,7 @@ from nova_numa_ext.orchestrator.api.schemas import (
     check_scaling,
 )
 from nova_numa_ext.orchestrator.cloud.asking import SilentError
+from nova_numa_ext.orchestrator.cloud.cabling import Cabling
 from nova_numa_ext.orchestrator.cloud.user import UserCloud
 from nova_numa_ext.orchestrator.conf import ApiOptions
 from nova_numa_ext.orchestrator.store.database import DatabaseError, LostRaceError
@@ -102,6 +104,13 @@ CloudOf = Callable[[Mapping[str, Any]], UserCloud]
 """WSGI environment of a request -> the cloud, asked with the token of its user."""
 
 
+class CablingOf(Protocol):
+    """Where servers hang on fabrics."""
+
+    def of(self, servers: Sequence[str]) -> Cabling | None:
+        """Return where servers hang, by their uuids; None: on no fabric."""
+
+
 def make(
     jobs: Jobs,
     ended_trusts: EndedTrusts,
@@ -113,6 +122,7 @@ def make(
     lease_hosts: LeaseHosts,
     recovery: Recovery,
     scaling: ScalingGroups,
+    cabling: CablingOf,
     queue: QueueSettings | None = None,
 ) -> flask.Flask:
     """Return the WSGI application.
@@ -134,6 +144,7 @@ def make(
         lease_hosts=lease_hosts,
         recovery=recovery,
         scaling=scaling,
+        cabling=cabling,
         queue=queue or QueueSettings(),
     )
     for route in ROUTES:
@@ -170,8 +181,10 @@ class _Routes:
         lease_hosts: LeaseHosts,
         recovery: Recovery,
         scaling: ScalingGroups,
+        cabling: CablingOf,
         queue: QueueSettings,
     ) -> None:
+        self._cabling = cabling
         self._scaling = scaling
         self._leases = leases
         self._lease_hosts = lease_hosts
@@ -437,6 +450,39 @@ class _Routes:
 
     def resume_scaling(self, uuid: str) -> Any:
         return self._paused(uuid, paused=False)
+
+    def topology(self, uuid: str) -> Any:
+        asking = _asking()
+        self._allow(asking, policies.TOPOLOGY)
+        form = flask.request.args.get("format", "json")
+        if form not in FORMATS:
+            raise InvalidValueError("query format", form, ", ".join(FORMATS))
+        cloud = self._cloud(flask.request.environ)
+        group = cloud.user_group(uuid)
+        if group is None or not self._may(asking, policies.TOPOLOGY, group.project):
+            raise _RefusedError(404, f"There is no server group {uuid}.")
+        key = self._options.topology_key.encode()
+        if not key:
+            raise _RefusedError(409, "The operator has set no topology_key: no topology is shown.")
+        names = cloud.servers_of(group.project)
+        seen = [server for server in group.members if server in names]
+        found = self._cabling.of(seen)
+        if found is None:
+            raise _RefusedError(409, f"No server of group {uuid} is on a host of a fabric.")
+        cabled = list(map(CabledServer, (names[each] for each in seen), found.nodes))
+        servers = hashed(cabled, group.project, found.fabric, key)
+        return {
+            "topology": {
+                "server_group_id": uuid,
+                "fabric": hashed_fabric(group.project, found.fabric, key),
+                "levels": list(found.levels),
+                "servers": [
+                    {"id": server, "name": each.name, "nodes": list(each.nodes)}
+                    for server, each in zip(seen, servers, strict=True)
+                ],
+                "file": None if form == "json" else FORMATS[form](servers, found.levels),
+            }
+        }
 
     def _paused(self, uuid: str, *, paused: bool) -> Any:
         asking = _asking()

@@ -32,6 +32,7 @@ HOST_REPORT: Final = "numa_ext:hosts:leases:report"
 SCALING_SET: Final = "numa_ext:scaling:set"
 SCALING_SHOW: Final = "numa_ext:scaling:show"
 SCALING_PAUSE: Final = "numa_ext:scaling:pause"
+TOPOLOGY: Final = "numa_ext:groups:topology"
 
 # A name is of one user within its domain only, and any domain may have one that is called like a host's.
 _OWN_HOST: Final = (
@@ -163,6 +164,12 @@ RULES: Final = (
         "Have nothing decided on an elastic group, or again.",
         ("POST", "/v1/scaling/{group}/pause"),
         ("POST", "/v1/scaling/{group}/resume"),
+    ),
+    _rule(
+        TOPOLOGY,
+        f"({_READER}) or role:admin",
+        "Show which servers of a server group are near each other, by hashes of the names of switches.",
+        ("GET", "/v1/groups/{group}/topology"),
     ),
 )
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from nova_numa_ext.group_topology import FORMATS
 from nova_numa_ext.orchestrator.api import answers, schemas
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
@@ -248,6 +249,28 @@ ROUTES: Final = (
         "Decide on an elastic group again, on the periods that were missed, too.",
         {200: answers.SCALING},
         _NO_SCALING,
+    ),
+    Route(
+        "GET",
+        "/v1/groups/{group}/topology",
+        "topology",
+        "Show which servers of a server group share a leaf, a pod or the fabric: what is so at this moment. Nodes have "
+        "hashes of their names, the same in all groups of a project, and others in each project. Of several fabrics it "
+        "is the first one, by its name, that has a server of the group.",
+        {200: answers.TOPOLOGY},
+        {
+            404: "there is no such server group, or it is another project's",
+            409: "no server of the group is on a host of a fabric, the operator has set no key for hashes, or nova "
+            "does not let the token list servers",
+        },
+        (
+            Query(
+                "format",
+                "``slurm``: a ``topology.yaml`` in ``file``; ``slurm-conf``: a ``topology.conf``; ``kueue``: nodes of "
+                "Kubernetes with labels",
+                f"{', '.join(FORMATS)}; json if not given",
+            ),
+        ),
     ),
     Route(
         "GET",

@@ -26,6 +26,7 @@ from placement_traits.errors import CapabilityMissingError, cut
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _MIB_PER_GIB: Final = 1024
 _UNLIMITED: Final = -1
+_PAGE: Final = "1000"  # nova gives fewer where it allows fewer
 # What would make another request of a flavor's.
 _NO_FLAVOR_IDS: Final = (".", "..", "detail")
 
@@ -78,6 +79,18 @@ class UserNetwork:
 
 
 @dataclass(frozen=True, slots=True)
+class UserGroup:
+    """A server group as the user sees it.
+
+    :param project: whose it is
+    :param members: uuids of its servers
+    """
+
+    project: str
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ProjectQuota:
     """Limits of the project in nova, whatever is used of them now; None is no limit.
 
@@ -118,6 +131,15 @@ class UserCloud(Protocol):
 
     def server_group(self, uuid: str) -> str | None:
         """Return the project of a server group, None when there is none that the user sees."""
+
+    def user_group(self, uuid: str) -> UserGroup | None:
+        """Return a server group, None when there is none that the user sees: nova refuses those of other projects."""
+
+    def servers_of(self, project: str) -> Mapping[str, str]:
+        """Return the names of a project's servers by their uuids.
+
+        :param project: the token's own, or any for an administrator
+        """
 
     def check_trust(self) -> None:
         """Look whether the token is of a kind that can make a trust.
@@ -253,6 +275,29 @@ class TokenCloud:
         path = f"/os-server-groups/{quote(uuid, safe='')}"
         return self._look(self._compute, path, lambda body: str(body["server_group"]["project_id"]))
 
+    def user_group(self, uuid: str) -> UserGroup | None:
+        """See :meth:`UserCloud.user_group`."""
+        path = f"/os-server-groups/{quote(uuid, safe='')}"
+        return self._look(
+            self._compute, path, lambda body: _user_group(body["server_group"]), hidden=(403,)
+        )
+
+    def servers_of(self, project: str) -> Mapping[str, str]:
+        """See :meth:`UserCloud.servers_of`."""
+        of_project: dict[str, str] = {}
+        if project != self._token.project_id:
+            of_project = {"all_tenants": "1", "project_id": project}
+        found: dict[str, str] = {}
+        marker: dict[str, str] = {}
+        while rows := self._get(
+            self._compute,
+            f"/servers?{urlencode({**of_project, 'limit': _PAGE, **marker})}",
+            lambda body: [(str(each["id"]), str(each["name"])) for each in body["servers"]],
+        ):
+            found.update(rows)
+            marker = {"marker": rows[-1][0]}
+        return found
+
     def check_trust(self) -> None:
         """See :meth:`UserCloud.check_trust`."""
         token = self._token
@@ -353,10 +398,19 @@ class TokenCloud:
             raise SilentError(service.name, f"nothing behind GET {path}")
         return found
 
-    def _look(self, service: _Service, path: str, read: Callable[[Any], T]) -> T | None:
-        """The same; None of what is not there, or has a name that the service takes for none."""
+    def _look(
+        self,
+        service: _Service,
+        path: str,
+        read: Callable[[Any], T],
+        hidden: Sequence[int] = (),
+    ) -> T | None:
+        """The same; None of what is not there, or has a name that the service takes for none.
+
+        :param hidden: statuses of what the user is not to know of
+        """
         answer = answered(service.adapter, service.name, "GET", path)
-        if answer.status_code in (400, 404):
+        if answer.status_code in (400, 404, *hidden):
             return None
         if answer.status_code in (401, 403):
             asked = f"GET {path.partition('?')[0]}"
@@ -369,6 +423,10 @@ class TokenCloud:
             return read(answer.json())
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise strange(answer, service.name, f"GET {path}") from error
+
+
+def _user_group(shown: Mapping[str, Any]) -> UserGroup:
+    return UserGroup(str(shown["project_id"]), tuple(map(str, shown["members"])))
 
 
 def _rows(body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -9,15 +9,24 @@ from dataclasses import replace
 
 import jsonschema
 import pytest
+import yaml
 from flask import request
 from oslo_config import cfg
 from oslo_policy import policy
 from sqlalchemy import QueuePool, create_engine, update
 
+from nova_numa_ext.group_topology import FORMATS
 from nova_numa_ext.orchestrator import queued
 from nova_numa_ext.orchestrator.api import answers, app, policies, routes, schemas
 from nova_numa_ext.orchestrator.cloud.asking import SilentError
-from nova_numa_ext.orchestrator.cloud.user import ProjectQuota, UserFlavor, UserImage, UserNetwork
+from nova_numa_ext.orchestrator.cloud.cabling import Cabling
+from nova_numa_ext.orchestrator.cloud.user import (
+    ProjectQuota,
+    UserFlavor,
+    UserGroup,
+    UserImage,
+    UserNetwork,
+)
 from nova_numa_ext.orchestrator.conf import ApiOptions
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database, DatabaseError
@@ -37,7 +46,11 @@ from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import OPEN, TENANTS_SENTENCES, JobTerm, for_tenants
 from nova_numa_ext.policy.jobs.terms import sentence as sentence_of
 from nova_numa_ext.policy.remote_gpu import leases as life
-from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
+from placement_traits.errors import (
+    CapabilityMissingError,
+    InvalidValueError,
+    ServiceUnavailableError,
+)
 from placement_traits.names import RemoteGpuApi, ServiceLevel
 from placement_traits.reason import Reason
 from tests.support.elastic import SimpleModels
@@ -70,6 +83,14 @@ LEASE = LeaseSpec(1000, ServiceLevel.SILVER, RemoteGpuApi.OPENCL)
 LEASE_BODY = {"lease": {"memory_mb": 1000, "api": "opencl", "service_level": "silver"}}
 
 GROUP = "5b4b7a52-8e4c-4c8f-8f0c-2a8f1f9c6c11"
+TOPOLOGY = f"/v1/groups/{GROUP}/topology"
+KEY = "0123456789abcdef0123456789abcdef"
+MEMBERS = {f"server-{number}": f"rank-{number}" for number in range(4)}
+CABLING = Cabling(
+    "hall-berlin",
+    ("leaf", "pod"),
+    (("leaf-a", "pod-x"), ("leaf-a", "pod-x"), ("leaf-b", "pod-x"), ()),
+)
 SCALING_BODY = {"scaling": {"settings": {"objective_ms": 35.0}, "source": {"csv": "web.csv"}}}
 
 FLAVORS = {
@@ -101,6 +122,20 @@ class FakeCloud:
         self.refuses_trust = None
         self.keeps = None
         self.trusts = {}
+        self.group = UserGroup("project-1", (*MEMBERS, "of another project"))
+        self.cabling = CABLING
+
+    def user_group(self, uuid):
+        return self.group if uuid == GROUP else None
+
+    def servers_of(self, project):
+        assert project == self.group.project
+        return {**MEMBERS, "server-9": "of no group"}
+
+    def of(self, servers):
+        """Placement's part: where servers hang."""
+        assert servers == [*MEMBERS]
+        return self.cabling
 
     def flavor(self, reference):
         if self.refuses:
@@ -197,11 +232,12 @@ def client_of(jobs, cloud, queue=None, rules=(), **options):
         ended,
         enforcer,
         lambda _environ: cloud,
-        ApiOptions(**options),
+        ApiOptions(**{"topology_key": KEY, **options}),
         leases=Leases(jobs._database),
         lease_hosts=LeaseHosts(jobs._database),
         recovery=Recovery(jobs._database),
         scaling=ScalingGroups(jobs._database),
+        cabling=cloud,
         queue=queue,
     )
     made.after_request(as_declared)
@@ -385,6 +421,8 @@ ROUTES = {
     "pause": ("POST", "/v1/scaling/{group}/pause"),
     "resume": ("POST", "/v1/scaling/{group}/resume"),
     "no group": ("GET", "/v1/scaling/none"),
+    "topology": ("GET", "/v1/groups/{group}/topology"),
+    "no topology": ("GET", "/v1/groups/none/topology"),
     "versions": ("GET", "/"),
 }
 #              route       reader member admin service other no role system no token
@@ -415,6 +453,8 @@ TABLE = """
                pause       403    200    200   403     404   403     403    401
                resume      403    200    200   403     404   403     403    401
                no group    404    404    404   404     404   403     403    401
+               topology    200    200    200   403     404   403     403    401
+               no topology 404    404    404   403     404   403     403    401
                versions    200    200    200   200     200   200     200    200
 """
 WHO = (READER, MEMBER, ADMIN, SERVICE, OTHER, NO_ROLE, SYSTEM, {})
@@ -1321,3 +1361,65 @@ def test_an_elastic_group_of_another_release_is_a_sentence(client, jobs):
     assert (refused.status_code, "another release" in detail(refused)) == (409, True)
     assert client.get(f"/v1/scaling/{GROUP}", headers=OTHER).status_code == 404
     assert client.put(f"/v1/scaling/{GROUP}", json=SCALING_BODY, headers=ADMIN).status_code == 200
+
+
+def test_a_topology_shows_what_is_near_what(client):
+    shown = client.get(TOPOLOGY, headers=READER).json["topology"]
+    assert (shown["server_group_id"], shown["levels"], shown["file"]) == (
+        GROUP,
+        ["leaf", "pod"],
+        None,
+    )
+    assert {each["id"]: each["name"] for each in shown["servers"]} == MEMBERS
+    first, second, third, fourth = (each["nodes"] for each in shown["servers"])
+    assert first == second
+    assert (first[0] == third[0], first[1] == third[1]) == (False, True)
+    assert fourth == []
+
+
+def test_a_topology_is_written_for_schedulers(client):
+    of = {form: client.get(f"{TOPOLOGY}?format={form}", headers=READER) for form in FORMATS}
+    nodes = [each["nodes"] for each in of["json"].json["topology"]["servers"]]
+    (tree,) = yaml.safe_load(of["slurm"].json["topology"]["file"])
+    assert tree["tree"]["switches"][0] == {"switch": nodes[0][0], "nodes": "rank-0,rank-1"}
+    last = [*yaml.safe_load_all(of["kueue"].json["topology"]["file"])][2]["metadata"]
+    assert (last["name"], [*last["labels"].values()]) == ("rank-2", nodes[2])
+    refused = client.get(f"{TOPOLOGY}?format=nccl", headers=READER)
+    assert (refused.status_code, "slurm, slurm-conf, kueue, json" in detail(refused)) == (400, True)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("who", [READER, ADMIN])
+def test_a_topology_has_no_name_of_the_operators(client, who, form):
+    text = client.get(f"{TOPOLOGY}?format={form}", headers=who).text
+    named = {CABLING.fabric, *(node for nodes in CABLING.nodes for node in nodes)}
+    assert not [name for name in {*named, "of another project", "of no group"} if name in text]
+
+
+def test_hashes_of_two_projects_cannot_be_compared(client, cloud):
+    def words(who):
+        shown = client.get(TOPOLOGY, headers=who).json["topology"]
+        return {shown["fabric"], *(node for each in shown["servers"] for node in each["nodes"])}
+
+    mine, for_an_admin = words(READER), words(ADMIN)
+    assert mine == for_an_admin, "what a group's project sees, whoever asks"
+    cloud.group = replace(cloud.group, project="project-2")
+    assert words(OTHER).isdisjoint(mine)
+    assert client.get(TOPOLOGY, headers=READER).status_code == 404
+
+
+def test_without_a_key_no_topology_is_shown(jobs, cloud):
+    refused = client_of(jobs, cloud, topology_key="").get(TOPOLOGY, headers=READER)
+    assert (refused.status_code, "no topology_key" in detail(refused)) == (409, True)
+    with pytest.raises(InvalidValueError, match="32 or more") as raised:
+        ApiOptions(topology_key="too short")
+    assert "too short" not in str(raised.value)
+
+
+def test_a_group_on_no_fabric_is_a_sentence(client, cloud):
+    cloud.cabling = None
+    refused = client.get(TOPOLOGY, headers=READER)
+    assert (refused.status_code, detail(refused)) == (
+        409,
+        f"No server of group {GROUP} is on a host of a fabric.",
+    )

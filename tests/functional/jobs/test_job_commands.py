@@ -21,9 +21,18 @@ from oslo_config import cfg
 from oslo_policy import policy
 
 from nova_numa_ext.cli import group_scaling, job, job_plot, job_request, jobs_client, lease
+from nova_numa_ext.cli.group import ShowGroupTopology
 from nova_numa_ext.cli.jobs_client import JobRefusedError, JobsClient
 from nova_numa_ext.orchestrator.api import app, policies
-from nova_numa_ext.orchestrator.cloud.user import ProjectQuota, UserFlavor, UserImage, UserNetwork
+from nova_numa_ext.orchestrator.cloud.cabling import Cabling
+from nova_numa_ext.orchestrator.cloud.user import (
+    ProjectQuota,
+    UserFlavor,
+    UserGroup,
+    UserImage,
+    UserNetwork,
+)
+from nova_numa_ext.orchestrator.conf import ApiOptions
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
@@ -59,6 +68,8 @@ CLOUD = SimpleNamespace(
     quota=ProjectQuota,
     project_of=lambda _server: "project-1",
     server_group=lambda uuid: "project-1" if uuid == GROUP else None,
+    user_group=lambda uuid: UserGroup("project-1", ("s-1", "s-2")) if uuid == GROUP else None,
+    servers_of=lambda _project: {"s-1": "rank-0", "s-2": "rank-1"},
     check_trust=lambda: None,
     trust=lambda _until: "trust-1",
     delete_trust=lambda _trust: None,
@@ -107,10 +118,12 @@ def client(jobs):
         EndedTrusts(database),
         enforcer,
         lambda _environ: CLOUD,
+        ApiOptions(topology_key="k" * 32),
         leases=Leases(database),
         lease_hosts=LeaseHosts(database),
         recovery=Recovery(database),
         scaling=ScalingGroups(database),
+        cabling=SimpleNamespace(of=lambda _: Cabling("f", ("leaf", "pod"), (("l", "p"),) * 2)),
     )
     return made.test_client()
 
@@ -473,6 +486,23 @@ def test_a_long_log_is_read_page_by_page(client, jobs, monkeypatch):
     groups.record(group, lines, Actor("engine"))
     asked = JobsClient(Adapter(client, "reader", "member"))
     assert list(asked.scaling_decisions(GROUP)) == lines
+
+
+def test_where_servers_of_a_group_hang_is_asked_of_the_service(shell):
+    """Without a key file, and without a right to see hosts."""
+
+    def text(form):
+        return shell(ShowGroupTopology, GROUP, "--format", form)[1]
+
+    rows = json.loads(text("json"))
+    assert [row["server"] for row in rows] == ["rank-0", "rank-1"]
+    assert rows[0]["leaf"] == rows[1]["leaf"] != "l"
+    (tree,) = yaml.safe_load(text("slurm"))
+    assert tree["tree"]["switches"][0] == {"switch": rows[0]["leaf"], "nodes": "rank-0,rank-1"}
+    first, _ = yaml.safe_load_all(text("kueue"))
+    assert first["metadata"]["labels"]["numa-ext.openstack.org/pod"] == rows[0]["pod"]
+    with pytest.raises(JobRefusedError, match="There is no server group none"):
+        shell(ShowGroupTopology, "none")
 
 
 LEASE_WORDS = ["--memory-mb", "1000", "--api", "opencl"]

@@ -14,6 +14,7 @@ from nova_numa_ext.orchestrator.cloud.user import (
     TokenCloud,
     UserClouds,
     UserFlavor,
+    UserGroup,
     UserImage,
     UserNetwork,
 )
@@ -105,6 +106,33 @@ def test_whose_a_server_is_nova_says_with_the_users_token(service, cloud):
     service.answers[f"/servers/{UUID}"] = (200, {"server": {}})
     with pytest.raises(SilentError):
         cloud.project_of(UUID)
+
+
+def test_a_group_of_another_project_is_not_there(service, cloud):
+    """Nova answers 403 where one is, and 404 where none is."""
+    path = f"/os-server-groups/{UUID}"
+    body = {"server_group": {"project_id": "project-1", "members": ["s-1", "s-2"]}}
+    service.answers[path] = (200, body)
+    assert cloud.user_group(UUID) == UserGroup("project-1", ("s-1", "s-2"))
+    for status in (403, 404):
+        service.answers[path] = (status, {})
+        assert cloud.user_group(UUID) is None
+
+
+def test_names_of_servers_are_listed_page_by_page(service, cloud):
+    def page(*rows):
+        return (200, {"servers": [{"id": uuid, "name": name} for uuid, name in rows]})
+
+    of_another = "/servers?all_tenants=1&project_id=project-2&limit=1000"
+    service.answers |= {
+        "/servers?limit=1000": page(("s-1", "a"), ("s-2", "b")),
+        "/servers?limit=1000&marker=s-2": page(("s-3", "b")),
+        "/servers?limit=1000&marker=s-3": page(),
+        of_another: (403, {}),
+    }
+    assert cloud.servers_of("project-1") == {"s-1": "a", "s-2": "b", "s-3": "b"}
+    with pytest.raises(CapabilityMissingError, match="does not let this token"):
+        cloud.servers_of("project-2")
 
 
 @pytest.mark.parametrize("name", [".", "..", "detail"])

@@ -5,6 +5,7 @@ import json
 import uuid
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -13,8 +14,11 @@ from osc_lib.exceptions import CommandError
 from nova_numa_ext.cli.fabric_sources import slurm
 from nova_numa_ext.cli.group import ListGroup, ShowGroup, ShowGroupTopology, SimulateGroup
 from nova_numa_ext.fabrics import GroupOwner, PlacementFabrics
+from nova_numa_ext.orchestrator.cloud.asking import SilentError
+from nova_numa_ext.orchestrator.cloud.cabling import Cabling, ServerCabling
 from nova_numa_ext.policy.network.groups import GroupRequest
 from nova_numa_ext.policy.network.planner import plan
+from placement_traits.client import PlacementError
 from placement_traits.fabric import FabricKind
 from placement_traits.names import UplinkShare
 from tests.support.commands import Compute, as_table, run
@@ -115,14 +119,17 @@ def test_a_group_is_shown_by_its_leafs_and_its_neighbours(cloud):
         call(cloud, ShowGroup, OTHER)
 
 
-def test_a_topology_is_read_by_slurm_as_it_is(cloud):
-    read = slurm.read_yaml(text(cloud, "--format", "slurm"), "train", FabricKind.ETHERNET, "")
+@pytest.mark.parametrize(
+    ("form", "reader"), [("slurm", slurm.read_yaml), ("slurm-conf", slurm.read_conf)]
+)
+def test_a_topology_is_read_by_slurm_as_it_is(cloud, form, reader):
+    read = reader(text(cloud, "--names", "--format", form), "train", FabricKind.ETHERNET, "")
     assert read.hosts == {"rank-a": "l000", "rank-b": "l000", "rank-c": "l001", "rank-d": "l001"}
     assert read.above("l000") == ("p00",)
 
 
 def test_nodes_of_kubernetes_have_a_label_for_each_level(cloud):
-    first, *_ = yaml.safe_load_all(text(cloud, "--format", "kueue"))
+    first, *_ = yaml.safe_load_all(text(cloud, "--names", "--format", "kueue"))
     assert first["metadata"] == {
         "name": "rank-a",
         "labels": {"numa-ext.openstack.org/leaf": "l000", "numa-ext.openstack.org/pod": "p00"},
@@ -145,6 +152,29 @@ def test_hashed_names_show_what_is_near_what_and_nothing_else(cloud, tmp_path):
         text(cloud, "--key-file", key)
     with pytest.raises(CommandError, match="cannot be read: No such file"):
         text(cloud, "--key-file", tmp_path / "gone")
+
+
+def test_the_job_service_reads_where_servers_hang(cloud):
+    """By what they hold: users see no hosts, and the service's user no more of nova than they do."""
+    server_on = {host: str(uuid.uuid4()) for host in ("l000-00", "l001-02", "elsewhere")}
+    cloud.compute("elsewhere")
+    for host, server in server_on.items():
+        cloud.claim(server, allocations={cloud.uuid(host): {"VCPU": 1}})
+    cabling, nowhere = ServerCabling(cloud.connect()), str(uuid.uuid4())
+    assert cabling.of([*server_on.values(), nowhere]) == Cabling(
+        "train", ("leaf", "pod"), (("l000", "p00"), ("l001", "p00"), (), ())
+    )
+    assert cabling.of([server_on["elsewhere"], nowhere]) is None
+
+
+def test_what_placement_refuses_is_for_operators(cloud, monkeypatch):
+    """Its words name providers."""
+    cabling = ServerCabling(cloud.connect())
+    refused = PlacementError("GET /allocations", 403, "", "provider l000 of others")
+    monkeypatch.setattr(cabling._client, "get", Mock(side_effect=refused))
+    with pytest.raises(SilentError) as raised:
+        cabling.of([str(uuid.uuid4())])
+    assert raised.value.service == "Placement"
 
 
 def test_a_simulated_group_gets_its_leafs_or_the_reason(cloud):
