@@ -21,13 +21,12 @@ from nova_numa_ext.cli.jobs_client import SERVICE_TYPE, JobsClient
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.endpoints import COMPUTE_VERSION
 from nova_numa_ext.fabrics import PlacementFabrics
-from nova_numa_ext.heal.forgotten_groups import ANYWHERE
+from nova_numa_ext.heal.forgotten_groups import usage
 from nova_numa_ext.heal.group_claims import GroupMember, Swept, sweep
 from nova_numa_ext.heal.nova_servers import NovaServers
 from nova_numa_ext.policy.numa.capacity import HostCapacity
 from nova_numa_ext.policy.numa.whatif import Answer
 from placement_traits import beats, names, pools, removal
-from placement_traits.claims import Claim
 from placement_traits.client import PlacementClient
 from placement_traits.errors import InvalidValueError
 from placement_traits.fabric_tree import FabricWriter
@@ -238,15 +237,11 @@ class Cloud:
     def sweep_fabrics(self, *, dry_run: bool) -> Iterator[Swept]:
         """Release what dead server groups hold of fabrics; yield each group's claim with what became of it.
 
-        A group that nova does not know keeps its claim while a server of its project is on a host of its leafs.
+        A group that nova does not know keeps its claim while servers may be using it:
+        :func:`nova_numa_ext.heal.forgotten_groups.usage`.
         """
         nova, fabrics = NovaServers(self._connection.compute), PlacementFabrics(self._placement)
-
-        def may_be_used(claim: Claim) -> bool:
-            used = nova.hosts_of_projects().get(claim.project, frozenset())
-            return ANYWHERE in used or not used.isdisjoint(fabrics.hosts(claim.amounts))
-
-        return sweep(fabrics, nova, dry_run=dry_run, may_be_used=may_be_used)
+        return sweep(fabrics, nova, dry_run=dry_run, may_be_used=usage(fabrics, nova))
 
     def nova_aggregates(self) -> list[NovaAggregate]:
         """Return nova's aggregates; raises openstacksdk's error where this user may not see them."""

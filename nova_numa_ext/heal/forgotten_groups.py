@@ -47,24 +47,37 @@ class ForgottenGroups:
         self._unused: dict[tuple[str, int | None], float] = {}
 
     def round(self, fabrics: LeafHosts, nova: NovaHosts) -> Callable[[Claim], bool]:
-        """Return what says whether a claim may be used; nova is asked when the first claim comes.
+        """Return what says whether a claim may be used, or was within the grace time.
 
         Claims that a round does not ask about are forgotten.
         """
         before, self._unused = self._unused, {}
-        users: dict[str, frozenset[str]] = {}
-        known: set[str] = set()
+        used_now = usage(fabrics, nova)
 
         def may_be_used(claim: Claim) -> bool:
-            if not known:
-                users.update(nova.hosts_of_projects())
-                known.update(nova.compute_nodes())
-            hosts = fabrics.hosts(claim.amounts)
-            used = users.get(claim.project, frozenset())
-            if ANYWHERE in used or not used.isdisjoint(hosts) or not hosts <= known:
+            if used_now(claim):
                 return True
             key, now = (claim.consumer, claim.generation), self._clock()
             began = self._unused[key] = before.get(key, now)
             return now - began < self._grace_s
 
         return may_be_used
+
+
+def usage(fabrics: LeafHosts, nova: NovaHosts) -> Callable[[Claim], bool]:
+    """Return what says whether servers may be using a claim; nova is asked once, when the first claim comes.
+
+    Those of its project may that are on its leafs or have no host yet; any may where this nova lacks a host of them.
+    """
+    users: dict[str, frozenset[str]] = {}
+    known: set[str] = set()
+
+    def may_be_used(claim: Claim) -> bool:
+        if not known:
+            users.update(nova.hosts_of_projects())
+            known.update(nova.compute_nodes())
+        hosts = fabrics.hosts(claim.amounts)
+        used = users.get(claim.project, frozenset())
+        return ANYWHERE in used or not used.isdisjoint(hosts) or not hosts <= known
+
+    return may_be_used
