@@ -169,6 +169,12 @@ class JobsClient:
         found: Lease = self._asked("POST", path)["lease"]
         return found
 
+    def requeue_lease(self, uuid: str) -> Lease:
+        """Release a lease that is lost and ask for the same; return the new one."""
+        path = f"/v1/leases/{quote(uuid, safe='')}/requeue"
+        found: Lease = self._asked("POST", path)["lease"]
+        return found
+
     def set_scaling(self, group: str, scaling: Scaling) -> Scaling:
         """Say what a server group is sized by; return it as it is stored.
 

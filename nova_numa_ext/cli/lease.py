@@ -153,6 +153,20 @@ class AttachLease(command.ShowOne):  # type: ignore[misc]
         return _shown(_client(self).attach_lease(parsed_args.lease, parsed_args.server))
 
 
+class RequeueLease(command.ShowOne):  # type: ignore[misc]
+    """Release a lease that is lost, and ask for the same again; shows the new lease."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the lease."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("lease", metavar="<lease>", help="Lease that is lost, by id")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and values."""
+        return _shown(_client(self).requeue_lease(parsed_args.lease))
+
+
 class ReleaseLease(command.Lister):  # type: ignore[misc]
     """End leases: what they hold is free when the host of their GPU serves them no more."""
 

@@ -3,7 +3,8 @@
 
 ::
 
-    RESERVED, nothing chosen    a GPU is chosen and stored; where none has room, the lease waits, or ends
+    RESERVED, nothing chosen    a GPU of a host that is not silent is chosen and stored; where none has room, the lease
+                                waits, or ends
     RESERVED, not claimed       what is stored is claimed, however far a process came that died; then it is *held*;
                                 where there is no room for it any more, another GPU is chosen in the next round
     held                        what hosts report leads on: :mod:`.lease_steps`
@@ -104,8 +105,8 @@ class LeaseRounds:
         :raises ServiceUnavailableError: Placement or the database does not answer
         """
         changed = 0
-        lent = _Lent(self._pools)
         self._silence.look(self._hosts())
+        lent = _Lent(self._answering)
         for each in self._leases.find(states=LIVING, unreadable=trouble):
             try:
                 now = self._carried(each, actor, may, lent)
@@ -118,6 +119,10 @@ class LeaseRounds:
             else:
                 changed += now.version != each.version
         return changed
+
+    def _answering(self) -> Sequence[Pool]:
+        """Read the pools of hosts that are not silent: on another one no lease would be served."""
+        return [each for each in self._pools() if not self._silence.is_lost(each.host)]
 
     def look(self, may: Callable[[], None], trouble: Unreadable) -> int:
         """Compare claims with leases; return how many claims were released or written again.

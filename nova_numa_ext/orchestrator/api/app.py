@@ -398,6 +398,20 @@ class _Routes:
             return self._shown_lease(lease), 202
         raise _RefusedError(409, f"Lease {uuid} changes all the time: try again.")
 
+    def requeue_lease(self, uuid: str) -> Any:
+        asking = _asking()
+        for _ in range(_TRIES):
+            lease = self._lease(uuid, policies.LEASE_REQUEUE)
+            after = (each.value for each in lease.reasons if each.term == LeaseTerm.REPLACED)
+            if heir := next(after, None):
+                return self._shown_lease(self._lease(str(heir), policies.LEASE_REQUEUE)), 202
+            try:
+                made = self._leases.requeue(lease, Actor(asking.user))
+            except LostRaceError:
+                continue
+            return self._shown_lease(made), 202
+        raise _RefusedError(409, f"Lease {uuid} changes all the time: try again.")
+
     def host_leases(self, host: str) -> Any:
         self._allow_host(_asking(), policies.HOST_LEASES, host)
         return views.host_leases(self._leases_of(host), host)

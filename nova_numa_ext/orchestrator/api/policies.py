@@ -27,6 +27,7 @@ LEASE_SHOW: Final = "numa_ext:leases:show"
 LEASE_INTERNALS: Final = "numa_ext:leases:show:internals"
 LEASE_ATTACH: Final = "numa_ext:leases:attach"
 LEASE_RELEASE: Final = "numa_ext:leases:release"
+LEASE_REQUEUE: Final = "numa_ext:leases:requeue"
 HOST_LEASES: Final = "numa_ext:hosts:leases:list"
 HOST_REPORT: Final = "numa_ext:hosts:leases:report"
 SCALING_SET: Final = "numa_ext:scaling:set"
@@ -130,6 +131,12 @@ RULES: Final = (
         f"({_MEMBER}) or role:admin",
         "Release a lease.",
         ("POST", "/v1/leases/{lease}/release"),
+    ),
+    _rule(
+        LEASE_REQUEUE,
+        f"({_MEMBER}) or role:admin",
+        "Release a lease whose GPU's host is silent, and ask for the same again.",
+        ("POST", "/v1/leases/{lease}/requeue"),
     ),
     _rule(
         HOST_LEASES,

@@ -187,6 +187,19 @@ ROUTES: Final = (
         _NO_LEASE | {409: "the lease has ended, or is stored in a form of another release"},
     ),
     Route(
+        "POST",
+        "/v1/leases/{lease}/requeue",
+        "requeue_lease",
+        "Release a lease that is LOST, for its GPU's host is silent, and ask for the same of any other host; the "
+        "answer is the new lease, the same one each time. It is not checked against limits of the project again. What "
+        "the old one holds is free when its host reports that it serves it no more.",
+        {202: answers.LEASE},
+        _NO_LEASE
+        | {
+            409: "the lease is not lost, was asked for of that host only, or is stored in a form of another release"
+        },
+    ),
+    Route(
         "GET",
         "/v1/hosts/{host}/leases",
         "host_leases",

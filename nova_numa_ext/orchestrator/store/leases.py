@@ -12,9 +12,10 @@ import uuid as uuids
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, delete, func, insert, select, update
+from sqlalchemy import Connection, Insert, Row, Select, delete, func, insert, select, update
 
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
@@ -131,8 +132,7 @@ class Leases:
         """
         fresh = Lease(str(uuids.uuid4()), gpu_host="")
         why = Reason(LeaseTerm.ASKED, user)
-        values = {"gpu": "", "amounts": {}, "claimed": False}
-        return self._create(fresh, (project, user), asked, server, why, **values)
+        return self._create(fresh, (project, user), asked, server, why, **_NOTHING)
 
     def adopt(
         self, lease: Lease, claim: Claim, asked: LeaseSpec, server: str, gpu: str
@@ -334,6 +334,39 @@ class Leases:
         step = partial(leases.fail, host=host, epoch=epoch)
         return self.change(stored, step, actor, (Reason(LeaseTerm.PROCESS_GONE, ""),))
 
+    def requeue(self, stored: StoredLease, actor: Actor) -> StoredLease:
+        """Release a lease whose GPU's host is silent and ask for the same, both or none; return the new one, RESERVED.
+
+        What the old one holds stays its own until that host serves it no more: the new one waits behind all that were
+        asked for before it.
+
+        :raises ConflictError: it is not LOST, or can be had of that host only
+        :raises LostRaceError: it has changed since it was read
+        """
+        if stored.state is not LeaseState.LOST:
+            raise ConflictError(
+                f"Lease {stored.uuid} is {stored.state}; only one that is lost is asked for again."
+            )
+        if stored.asked.pool:
+            raise ConflictError(
+                f"Lease {stored.uuid} was asked for of one host, which is silent: release it, and ask for another one."
+            )
+        fresh = Lease(str(uuids.uuid4()), gpu_host="")
+        owner = (stored.project, stored.user)
+        row = _row(
+            fresh,
+            owner,
+            stored.asked,
+            stored.server,
+            Reason(LeaseTerm.IN_PLACE_OF, stored.uuid),
+            **_NOTHING,
+        )
+        released = leases.release(stored.lease)
+        why = (Reason(LeaseTerm.REPLACED, fresh.uuid),)
+        with self._database.transaction() as connection:
+            _change(connection, stored, released, actor, why)
+            return _read(connection, connection.execute(row).lastrowid)
+
     def purge(self, before: float, most: int = 1000) -> int:
         """Delete leases that ended before a time; return how many.
 
@@ -358,20 +391,7 @@ class Leases:
         why: Reason,
         **more: Any,
     ) -> StoredLease:
-        project, user = owner
-        row = insert(tables.lease).values(
-            uuid=lease.uuid,
-            project_id=project,
-            user_id=user,
-            server=server,
-            asked=asdict(asked),
-            version=0,
-            created_at=Now(),
-            changed_at=Now(),
-            reasons=[asdict(why)],
-            **_columns(lease),
-            **more,
-        )
+        row = _row(lease, owner, asked, server, why, **more)
 
         def stored(connection: Connection) -> StoredLease:
             number = connection.execute(row).lastrowid
@@ -387,28 +407,67 @@ class Leases:
         reasons: Sequence[Reason],
         **more: Any,
     ) -> StoredLease:
-        columns = tables.lease.c
         with self._database.transaction() as connection:
-            if actor.term:
-                actor.term.fence(connection)
-            changed = connection.execute(
-                update(tables.lease)
-                .where(columns.id == stored.number, columns.version == stored.version)
-                .values(
-                    version=stored.version + 1,
-                    changed_at=Now(),
-                    reasons=[asdict(each) for each in reasons],
-                    **_columns(lease),
-                    **more,
-                )
-            )
-            if changed.rowcount != 1:
-                raise LostRaceError(f"Lease {stored.uuid} has changed since it was read.")
+            _change(connection, stored, lease, actor, reasons, **more)
             return _read(connection, stored.number)
 
     def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
         with self._database.transaction() as connection:
             return connection.execute(query).all()
+
+
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({"gpu": "", "amounts": {}, "claimed": False})
+"""Of a lease of which Placement holds nothing."""
+
+
+def _row(
+    lease: Lease,
+    owner: tuple[str, str],
+    asked: LeaseSpec,
+    server: str,
+    why: Reason,
+    **more: Any,
+) -> Insert:
+    project, user = owner
+    return insert(tables.lease).values(
+        uuid=lease.uuid,
+        project_id=project,
+        user_id=user,
+        server=server,
+        asked=asdict(asked),
+        version=0,
+        created_at=Now(),
+        changed_at=Now(),
+        reasons=[asdict(why)],
+        **_columns(lease),
+        **more,
+    )
+
+
+def _change(
+    connection: Connection,
+    stored: StoredLease,
+    lease: Lease,
+    actor: Actor,
+    reasons: Sequence[Reason],
+    **more: Any,
+) -> None:
+    if actor.term:
+        actor.term.fence(connection)
+    columns = tables.lease.c
+    changed = connection.execute(
+        update(tables.lease)
+        .where(columns.id == stored.number, columns.version == stored.version)
+        .values(
+            version=stored.version + 1,
+            changed_at=Now(),
+            reasons=[asdict(each) for each in reasons],
+            **_columns(lease),
+            **more,
+        )
+    )
+    if changed.rowcount != 1:
+        raise LostRaceError(f"Lease {stored.uuid} has changed since it was read.")
 
 
 def _columns(lease: Lease) -> dict[str, Any]:

@@ -410,6 +410,7 @@ ROUTES = {
     "all leases": ("GET", "/v1/leases?all_projects=true"),
     "a lease": ("GET", "/v1/leases/{lease}"),
     "attach": ("POST", "/v1/leases/{lease}/attach"),
+    "requeue": ("POST", "/v1/leases/{lease}/requeue"),
     "give back": ("POST", "/v1/leases/{lease}/release"),
     "no lease": ("GET", "/v1/leases/none"),
     "of a host": ("GET", "/v1/hosts/g1/leases"),
@@ -442,6 +443,7 @@ TABLE = """
                all leases  403    403    200   200     403   403     403    401
                a lease     200    200    200   200     404   403     403    401
                attach      403    202    202   403     404   403     403    401
+               requeue     403    409    409   403     404   403     403    401
                give back   403    202    202   403     404   403     403    401
                no lease    404    404    404   404     404   403     403    401
                of a host   403    403    200   200     403   403     403    401

@@ -4,11 +4,13 @@
 import random
 import uuid
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
 
 from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Actor
 from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
@@ -219,6 +221,102 @@ def test_a_lease_runs_on_without_the_service_and_is_lost_only_where_others_repor
     service.obey()
     service.round()
     assert service.attaches("c1") == [(lease.uuid, 3)]
+
+
+@pytest.fixture
+def lost(service):
+    """A lease that was attached, and whose GPU's host is silent; another host lends the same."""
+    lease = service.attached()
+    PoolReporter(service.client_of_placement).sync(pool("g2"))
+    silent = service.hosts.all()["g1"]
+    service.rounds._hosts = lambda: service.reported() | {"g1": silent}
+    for _ in range(9):
+        service.now_s += 3600.0
+        service.round()
+    assert service.state(lease) is LeaseState.LOST
+    yield lease
+    service.forget()
+    PoolReporter(service.client_of_placement).remove("g2")
+
+
+def _requeue(service, lease, who=None):
+    return service.client.post(f"/v1/leases/{lease.uuid}/requeue", headers=who or MEMBER)
+
+
+def test_a_lost_lease_is_asked_for_again_and_gets_a_gpu_of_another_host(service, lost):
+    """What it held stays held until its host is back and serves it no more."""
+    answer = _requeue(service, lost)
+    assert (answer.status_code, answer.json["lease"]["server_id"]) == (202, SERVER)
+    assert _requeue(service, lost).json == answer.json, "once, however often it is asked"
+    heir = service.leases.read(answer.json["lease"]["id"])
+    assert (service.state(lost), heir.asked) == (LeaseState.RELEASING, ASKED)
+    service.report("g2")
+    for _ in range(3):
+        service.round()
+        service.obey("g2")
+    assert service.leases.read(heir.uuid).lease.gpu_host == "g2"
+    service.report("c1", servers=[SERVER])
+    service.round()
+    assert service.attaches("c1") == [(heir.uuid, 1)]
+    for _ in range(3):
+        service.round()
+    assert (service.state(lost), service.claims.read(lost.uuid) is None) == (
+        LeaseState.RELEASING,
+        False,
+    )
+    (ends,) = service.ask("g1").json["ends"]
+    assert ends["id"] == lost.uuid
+    service.obey("g1")
+    service.round()
+    assert (service.state(lost), service.claims.read(lost.uuid)) == (LeaseState.GONE, None)
+    assert _requeue(service, lost).json["lease"]["id"] == heir.uuid
+
+
+def test_no_gpu_of_a_silent_host_is_chosen(service, lost):
+    """It has room for one, and the other for two."""
+    fresh = [service.leases.create("project-1", "user-1", ASKED) for _ in range(3)]
+    service.report("g2")
+    for _ in range(2):
+        service.round()
+    hosts = [service.leases.read(each.uuid).lease.gpu_host for each in fresh]
+    assert hosts == ["g2", "g2", ""]
+    bound = service.leases.create("project-1", "user-1", replace(ASKED, pool="g1"))
+    service.round()
+    assert not service.leases.read(bound.uuid).claimed
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [("attached", "is attached; only one that is lost"), ("bound", "was asked for of one host")],
+)
+def test_a_lease_that_would_gain_nothing_is_not_asked_for_again(service, case, said):
+    if case == "attached":
+        lease = service.attached()
+    else:
+        lease = service.leases.create("project-1", "user-1", replace(ASKED, pool="g1"))
+        for step in (life.start, life.lose):
+            lease = service.leases.change(lease, step, ENGINE)
+    before = service.leases.find()
+    answer = _requeue(service, lease)
+    assert (answer.status_code, said in answer.text) == (409, True)
+    assert _requeue(service, lease, MEMBER | {"X-Project-Id": "project-2"}).status_code == 404
+    assert _requeue(service, lease, MEMBER | {"X-Roles": "reader"}).status_code == 403
+    assert service.leases.find() == before
+
+
+def test_of_many_that_ask_for_a_lost_lease_again_one_does(service, lost):
+    stored = service.leases.read(lost.uuid)
+
+    def ask(_number):
+        try:
+            return service.leases.requeue(stored, ENGINE).uuid
+        except LostRaceError:
+            return ""
+
+    found = at_once(6, ask)
+    assert sorted(map(bool, found)) == [False] * 5 + [True]
+    living = {each.uuid for each in service.leases.find(states=LIVING)}
+    assert living == {lost.uuid, *filter(None, found)}
 
 
 @pytest.mark.parametrize("stored", [{"asked": {"level": "tin"}}, {"state": "paused"}])

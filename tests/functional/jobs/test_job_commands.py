@@ -36,7 +36,7 @@ from nova_numa_ext.orchestrator.conf import ApiOptions
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
-from nova_numa_ext.orchestrator.store.leases import Leases
+from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
 from nova_numa_ext.orchestrator.store.recovery import Recovery
 from nova_numa_ext.orchestrator.store.scaling import ScalingGroups, ScalingSource
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
@@ -45,11 +45,13 @@ from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.elastic.trace import read_trace
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
+from nova_numa_ext.policy.remote_gpu import leases as life
 from placement_traits.errors import (
     CapabilityMissingError,
     InvalidValueError,
     ServiceUnavailableError,
 )
+from placement_traits.names import RemoteGpuApi, ServiceLevel
 from placement_traits.reason import Reason
 from tests.support.elastic import SimpleModels
 from tests.support.entry_points import ROOT
@@ -522,6 +524,7 @@ COMMANDS = {
     "numa_lease_show": ["LEASE"],
     "numa_lease_attach": ["LEASE", "6b1f0c52-9a47-4e0d-8a35-7c1d2e9f4b60"],
     "numa_lease_release": ["LEASE"],
+    "numa_lease_requeue": ["LOST"],
 }
 
 
@@ -539,6 +542,16 @@ def commands():
     return found
 
 
+def lost_lease(jobs):
+    """A lease of project-1 whose GPU's host is silent."""
+    leases = Leases(jobs._database)
+    asked = LeaseSpec(1000, ServiceLevel.SILVER, RemoteGpuApi.OPENCL)
+    found = leases.create("project-1", "user-1", asked)
+    for step in (life.start, life.lose):
+        found = leases.change(found, step, Actor("engine"))
+    return found.uuid
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_is_written_in_each_form(shell, client, jobs, name):
     """What people read, what scripts and shells take, and what tables of others import."""
@@ -546,7 +559,7 @@ def test_each_command_is_written_in_each_form(shell, client, jobs, name):
     of_name = commands()[name]
     job_there = jobs.create(new_job("there"))
     asked = json.loads(shell(lease.CreateLease, *LEASE_WORDS, "-f", "json", adapter=admin)[1])
-    given = {"JOB": job_there.uuid, "LEASE": asked["id"]}
+    given = {"JOB": job_there.uuid, "LEASE": asked["id"], "LOST": lost_lease(jobs)}
     words = [given.get(word, word) for word in COMMANDS[name]]
     forms = {"table", "json", "yaml", "value"} | (
         {"csv"} if issubclass(of_name, Lister) else {"shell"}
