@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import select
 
 from nova_numa_ext.orchestrator.store import tables
-from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Actor
 from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
@@ -302,21 +301,6 @@ def test_a_lease_that_would_gain_nothing_is_not_asked_for_again(service, case, s
     assert _requeue(service, lease, MEMBER | {"X-Project-Id": "project-2"}).status_code == 404
     assert _requeue(service, lease, MEMBER | {"X-Roles": "reader"}).status_code == 403
     assert service.leases.find() == before
-
-
-def test_of_many_that_ask_for_a_lost_lease_again_one_does(service, lost):
-    stored = service.leases.read(lost.uuid)
-
-    def ask(_number):
-        try:
-            return service.leases.requeue(stored, ENGINE).uuid
-        except LostRaceError:
-            return ""
-
-    found = at_once(6, ask)
-    assert sorted(map(bool, found)) == [False] * 5 + [True]
-    living = {each.uuid for each in service.leases.find(states=LIVING)}
-    assert living == {lost.uuid, *filter(None, found)}
 
 
 @pytest.mark.parametrize("stored", [{"asked": {"level": "tin"}}, {"state": "paused"}])

@@ -2,6 +2,7 @@
 """Leases in the database: their changes are the steps of the pure life cycle, each a compare-and-set."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from alembic import command
@@ -157,6 +158,27 @@ def test_of_many_that_change_a_lease_at_once_one_wins(leases):
 
     assert sorted(at_once(6, change)) == ["lost"] * 5 + ["won"]
     assert leases.read(lease.uuid).version == lease.version + 1
+
+
+def test_of_many_that_ask_for_a_lost_lease_again_one_does(leases):
+    """The old one is released and the new one is there, or neither."""
+    lost = leases.create("project-1", "user-1", replace(ASKED, pool=""), "server-1")
+    for step in (life.start, life.lose):
+        lost = leases.change(lost, step, USER)
+
+    def ask(_number):
+        try:
+            return leases.requeue(lost, USER).uuid
+        except LostRaceError:
+            return ""
+
+    (heir,) = filter(None, at_once(6, ask))
+    old, new = leases.find(states=LIVING)
+    assert (old.uuid, old.state, old.lease.fenced) == (lost.uuid, LeaseState.RELEASING, False)
+    assert old.reasons == (Reason("replaced", heir),)
+    assert (new.uuid, new.state, new.claimed) == (heir, LeaseState.RESERVED, False)
+    assert (new.asked, new.server, new.user) == (lost.asked, "server-1", "user-1")
+    assert new.reasons == (Reason("in_place_of", lost.uuid),)
 
 
 def test_an_engine_whose_term_is_over_changes_nothing(leases, database):
