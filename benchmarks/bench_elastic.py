@@ -3,7 +3,7 @@
 
 Sixty services that were drawn before anything was tuned (``elastic_plants.json``), each under four policies: *default*,
 *literal* (OnlineElastMan with its published parameters), *reactive* (two alarms) and the *oracle*, which knows the
-future. The default looks two boot times and one period ahead: how long a member boots is known.
+future. The default looks two boot times ahead: how long a member boots is known.
 
 Forecasts are judged on the reads of the services with drawn shapes, one and three periods ahead, beside each single
 predictor, the last value, and a control whose predictors see the past in shuffled order.
@@ -49,7 +49,7 @@ def plants(count: int) -> list[Plant]:
 
 def default(plant: Plant) -> ScalingSettings:
     """Return our settings for a service."""
-    return replace(ScalingSettings(OBJECTIVE_MS), lead_periods=1 + 2 * plant.boot_periods)
+    return replace(ScalingSettings(OBJECTIVE_MS), lead_periods=2 * plant.boot_periods)
 
 
 @dataclass

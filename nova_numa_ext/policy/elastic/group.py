@@ -7,8 +7,10 @@ not stay so. A member that is new, or has seen only good or only bad periods, ta
 Readings that were taken while something else than the load made a member slow do not train: when a noisy neighbour is
 throttled or moved, the capacity is back, and a group that had grown for it would have paid for its neighbour's noise.
 
-Totals of reads and writes are predicted for the next period and for the end of the lead, each by a pool of its own;
-what is decided on is the higher of the two, so a group never gives back what it will need until a new member is there.
+Totals of reads and writes are predicted for the next period and for the end of the lead, each by a pool of its own,
+and both together by growth; what is decided on is that of the three with the most operations, so a group never gives
+back what it will need until a new member is there. Growth is that of all operations, divided as of late: where few of
+them are writes, these alone are mostly noise.
 """
 
 from collections import deque
@@ -32,6 +34,7 @@ _OWN_CELLS: Final = (
     4  # below, what all members have seen says more than one plane through three points
 )
 GROWTH: Final = "growth"
+_MIX_PERIODS: Final = 4
 _TOTALS: Final = ("reads", "writes")
 
 
@@ -161,20 +164,30 @@ class ElasticGroup:
         self._cells = {name: cells for name, cells in self._cells.items() if name in present}
 
     def _forecast(self, total: tuple[float, float]) -> tuple[Forecast, ...]:
-        found = []
+        of_totals = []
         for history, pools, value in zip(self._history, self._pools, total, strict=True):
             history.append(value)
             past = tuple(history)
             said = self._learner.predictions(past, self._leads)
-            forecasts = [
-                self._follow(pool, tuple(row[at] for row in said), past)
-                for at, pool in enumerate(pools)
-            ]
-            lead = self._leads[-1]
-            if lead > 1:
-                forecasts.append(Forecast(GROWTH, growth(past, lead), lead))
-            found.append(max(forecasts, key=lambda one: one.value))
-        return tuple(found)
+            of_totals.append(
+                [
+                    self._follow(pool, tuple(row[at] for row in said), past)
+                    for at, pool in enumerate(pools)
+                ]
+            )
+        forecasts = [*zip(*of_totals, strict=True), *self._grown()]
+        return max(forecasts, key=lambda each: sum(one.value for one in each))
+
+    def _grown(self) -> list[tuple[Forecast, ...]]:
+        """Return reads and writes by growth; nothing where one period ahead is enough, or nothing was done of late."""
+        lead = self._leads[-1]
+        operations = [sum(one) for one in zip(*self._history, strict=True)]
+        recent = sum(operations[-_MIX_PERIODS:])
+        if lead == 1 or recent <= 0.0:
+            return []
+        value = growth(operations, lead)
+        parts = [sum(tuple(one)[-_MIX_PERIODS:]) / recent for one in self._history]
+        return [tuple(Forecast(GROWTH, value * part, lead) for part in parts)]
 
     def _follow(self, pool: _Pool, said: Sequence[float], history: Sequence[float]) -> Forecast:
         pool.arrived(history[-1])

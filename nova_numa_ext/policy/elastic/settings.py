@@ -47,7 +47,8 @@ class ScalingSettings:
     :param tolerated: members beyond their capacity that cause nothing (α)
     :param spare: members' worth of capacity that is kept when the group shrinks (β)
     :param head_room: factor on predicted loads
-    :param lead_periods: how far ahead it is looked; the highest load until then counts
+    :param lead_periods: how far ahead it is looked; best twice as long as a new member takes until it carries load:
+        nothing is decided meanwhile, and what is decided then takes as long again
     :param season_periods: periods after which loads repeat; 288 of five minutes are a day
     :param least: fewest members; of a store, its replication factor
     :param most: most members

@@ -4,11 +4,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pytest
 
 from nova_numa_ext.policy.elastic.boundary import Labels, Plane, Points
 from nova_numa_ext.policy.elastic.cells import Grid
-from nova_numa_ext.policy.elastic.forecast import growth
+from nova_numa_ext.policy.elastic.forecast import growth, noise
 from nova_numa_ext.policy.elastic.group import GROWTH, ElasticGroup
 from nova_numa_ext.policy.elastic.load import MemberLoad
 from nova_numa_ext.policy.elastic.period import Member, Period
@@ -130,15 +131,70 @@ def test_the_higher_of_both_ends_of_the_lead_counts() -> None:
 
 def test_a_load_that_begins_to_grow_is_expected_to_go_on() -> None:
     group = ElasticGroup(SimpleModels(), replace(SETTINGS, lead_periods=3))
-    for at, reads in enumerate((500.0, 500.0, 500.0, 560.0)):
+    for at, reads in enumerate((*(500.0,) * 8, 560.0)):
         reads_ahead = group.observe(period(at, reads)).forecasts[0]
-    assert (reads_ahead.predictor, reads_ahead.value) == (GROWTH, pytest.approx(3 * 620.0))
+    assert (reads_ahead.predictor, reads_ahead.value) == (GROWTH, pytest.approx(3 * 650.0))
 
 
 def test_growth_needs_two_periods_and_never_shrinks() -> None:
     assert growth([5.0], 3) == 5.0
     assert growth([5.0, 6.0], 3) == 9.0
     assert growth([9.0, 6.0], 3) == 6.0
+
+
+def test_a_jump_is_no_growth_any_more_two_periods_later() -> None:
+    before = [500.0] * 8
+    assert growth([*before, 800.0], 2) == 1100.0
+    assert growth([*before, 800.0, 800.0, 800.0], 2) == 800.0
+
+
+def test_noise_is_found_beside_growth_and_jumps() -> None:
+    draw = np.random.default_rng(5)
+    around = draw.normal(0.0, 10.0, (200, 24))
+    line = 1000.0 + 100.0 * np.arange(24.0)
+    jump = np.where(np.arange(24) < 12, 1000.0, 3000.0)
+    for course, within in ((line, 0.05), (jump, 0.15)):
+        found = [noise(tuple(course + one)) for one in around]
+        assert np.mean(found) == pytest.approx(10.0, rel=within)
+    assert noise(tuple(line)) == pytest.approx(0.0, abs=1e-9)
+    assert noise((1.0, 2.0, 9.0)) == 0.0
+
+
+def test_noise_is_seldom_taken_for_growth() -> None:
+    """A mean step of noise exceeds one standard deviation in a sixth of the periods. Control: growth by ten of them a
+    period is seen in each."""
+    draw = np.random.default_rng(6)
+    flat = 1000.0 + draw.normal(0.0, 10.0, (400, 24))
+    said = np.array([growth(tuple(one), 3) - one[-1] for one in flat])
+    assert np.mean(said > 0.0) < 0.25
+    rising = flat + 100.0 * np.arange(24.0)
+    assert min(growth(tuple(one), 3) - one[-1] for one in rising) > 150.0
+
+
+def mixed(at: int, reads: float, writes: float) -> Period:
+    """A period in which the members also write."""
+    seen = period(at, reads)
+    members = tuple(replace(one, load=MemberLoad(reads, writes)) for one in seen.members)
+    return replace(seen, members=members)
+
+
+def test_more_writes_for_fewer_reads_are_no_growth() -> None:
+    """Growth is that of all operations, divided as in the last four periods."""
+    group = ElasticGroup(SimpleModels(), replace(SETTINGS, lead_periods=3))
+    for at in range(8):
+        group.observe(mixed(at, 900.0, 100.0))
+    reads, writes = group.observe(mixed(8, 880.0, 120.0)).forecasts
+    assert (reads.predictor, reads.value) == ("last value", pytest.approx(3 * 880.0))
+    assert writes.value == pytest.approx(3 * 120.0)
+    reads, writes = group.observe(mixed(9, 980.0, 120.0)).forecasts
+    assert (reads.predictor, writes.predictor) == (GROWTH, GROWTH)
+    assert reads.value + writes.value == pytest.approx(3 * 1250.0)
+    assert writes.value / reads.value == pytest.approx(440.0 / 3660.0)
+
+
+def test_a_group_that_does_nothing_does_not_grow() -> None:
+    group = ElasticGroup(SimpleModels(), replace(SETTINGS, lead_periods=3))
+    assert [one.value for one in group.observe(period(0, 0.0)).forecasts] == [0.0, 0.0]
 
 
 def test_predictions_are_judged_by_the_period_they_were_made_for() -> None:
