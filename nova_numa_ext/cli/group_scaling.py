@@ -219,7 +219,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     for option, kind, text in (
         ("least", int, "Fewest members"),
         ("most", int, "Most members"),
-        ("lead-periods", int, "Periods to look ahead: two boot times and one more"),
+        ("lead-periods", int, "Periods to look ahead: two boot times"),
         ("head-room", float, "Factor on predicted loads"),
         ("confidence", float, "Share of readings that must meet the objective"),
         ("season-periods", int, "Periods after which loads repeat"),

@@ -328,7 +328,7 @@ _SETTING_WORDS: Final = {
     "tolerated": "members beyond their capacity that cause nothing (α)",
     "spare": "members' worth of capacity that is kept when the group shrinks (β)",
     "head_room": "factor on predicted loads",
-    "lead_periods": "periods to look ahead: two boot times and one more",
+    "lead_periods": "periods to look ahead: two boot times",
     "season_periods": "periods after which loads repeat",
     "least": "fewest members",
     "most": "most members",
