@@ -93,6 +93,14 @@ class FabricState:
         leaf = next((self.leaf_of_trait[each] for each in traits if each in self.leaf_of_trait), "")
         return next(((leaf, *each.above) for each in self.leafs.leafs if each.name == leaf), ())
 
+    def has_beyond(self, amounts: Amounts, nodes: Collection[str]) -> bool:
+        """Return whether a host is outside of what a group holds; nothing is outside of what holds nothing here.
+
+        :param nodes: above the host, see :meth:`nodes_above`
+        """
+        there = self.nodes(amounts) if only_shares(amounts) else self.held(amounts).keys()
+        return bool(there) and there.isdisjoint(nodes)
+
     def nodes(self, amounts: Amounts) -> frozenset[str]:
         """Return the nodes of which there is something among some amounts, uplinks included."""
         return frozenset(node for node, uuid in self.providers.items() if uuid in amounts)

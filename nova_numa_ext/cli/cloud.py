@@ -234,14 +234,16 @@ class Cloud:
             return frozenset()
         return frozenset(self._get(f"/resource_providers/{root['uuid']}/traits")["traits"])
 
-    def sweep_fabrics(self, *, dry_run: bool) -> Iterator[Swept]:
+    def sweep_fabrics(self, *, dry_run: bool, only: str | None = None) -> Iterator[Swept]:
         """Release what dead server groups hold of fabrics; yield each group's claim with what became of it.
 
         A group that nova does not know keeps its claim while servers may be using it:
         :func:`nova_numa_ext.heal.forgotten_groups.usage`.
+
+        :param only: a group's uuid: no other is looked at
         """
         nova, fabrics = NovaServers(self._connection.compute), PlacementFabrics(self._placement)
-        return sweep(fabrics, nova, dry_run=dry_run, may_be_used=usage(fabrics, nova))
+        return sweep(fabrics, nova, dry_run=dry_run, may_be_used=usage(fabrics, nova), only=only)
 
     def nova_aggregates(self) -> list[NovaAggregate]:
         """Return nova's aggregates; raises openstacksdk's error where this user may not see them."""

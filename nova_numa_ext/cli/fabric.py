@@ -20,7 +20,7 @@ from placement_traits.fabric_tree import layout_of
 
 _FILES: Final = ("native", "slurm-conf", "slurm-yaml", "ibnetdiscover")
 _OF_NOVA: Final = ("aggregates", "segments")
-_SWEPT: Final = {
+SWEPT: Final = {
     SweepResult.RELEASED: "released",
     SweepResult.WOULD: "would be released",
     SweepResult.ALIVE: "in use",
@@ -206,7 +206,7 @@ class SweepFabric(command.Lister):  # type: ignore[misc]
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and rows."""
         found = self.app.client_manager.numa.sweep_fabrics(dry_run=parsed_args.dry_run)
-        rows = [(each.claim.consumer, each.claim.project, _SWEPT[each.result]) for each in found]
+        rows = [(each.claim.consumer, each.claim.project, SWEPT[each.result]) for each in found]
         return ("Server group", "Project", "Result"), rows
 
 

@@ -11,13 +11,14 @@ from typing import Any, Final
 from osc_lib.command import command
 from osc_lib.exceptions import CommandError
 
+from nova_numa_ext.cli.group_repair import OUTSIDE, UNCOUNTED
 from nova_numa_ext.cli.jobs_client import JobsClient
-from nova_numa_ext.fabrics import FabricState
+from nova_numa_ext.fabrics import FabricState, only_shares
 from nova_numa_ext.group_topology import FORMATS, CabledServer, as_json, hashed
 from nova_numa_ext.policy.network.groups import GroupRequest, LeafPlan, PlanOptions, PolicyName
 from nova_numa_ext.policy.network.planner import SHARING, plan
 from nova_numa_ext.policy.network.terms import sentence
-from placement_traits.claims import Claim
+from placement_traits.claims import Amounts, Claim
 from placement_traits.command_line import whole_from
 from placement_traits.names import UplinkShare
 
@@ -51,7 +52,8 @@ class ListGroup(command.Lister):  # type: ignore[misc]
 class ShowGroup(command.Lister):  # type: ignore[misc]
     """Show on which leafs the servers of a group are, what it holds there, and which other groups are there.
 
-    These hold hosts, or share the uplinks; groups that share and are in one leaf are not seen.
+    These hold hosts, or share the uplinks; groups that share and are in one leaf are not seen. What is found not to be
+    as it was planned is for openstack numa group repair.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -65,7 +67,8 @@ class ShowGroup(command.Lister):  # type: ignore[misc]
         numa, group = self.app.client_manager.numa, parsed_args.group
         state, servers = _placed(numa, group)
         claims = numa.fabrics().all()
-        own = next((_leafs_of(each, state) for each in claims if each.consumer == group), {})
+        claim = next((each for each in claims if each.consumer == group), None)
+        own, amounts = (_leafs_of(claim, state), claim.amounts) if claim else ({}, {})
         on_leaf = Counter(each.nodes[0] for each in servers if each.nodes)
         rows = []
         for leaf in state.leafs.leafs:
@@ -83,9 +86,10 @@ class ShowGroup(command.Lister):  # type: ignore[misc]
                         on_leaf[leaf.name],
                         own.get(leaf.name, 0),
                         ", ".join(others) or "-",
+                        _finding(state, amounts, (leaf.name, *leaf.above), on_leaf[leaf.name]),
                     )
                 )
-        return ("Leaf", "Pod", "Servers", "Hosts held", "Other groups"), rows
+        return ("Leaf", "Pod", "Servers", "Hosts held", "Other groups", "Finding"), rows
 
 
 class ShowGroupTopology(command.Command):  # type: ignore[misc]
@@ -240,6 +244,20 @@ def _placed(numa: Any, group: str) -> tuple[FabricState, list[CabledServer]]:
     raise CommandError(
         f"Server group {group} has no server on a host of a fabric, as far as nova shows."
     )
+
+
+def _finding(state: FabricState, amounts: Amounts, nodes: Sequence[str], servers: int) -> str:
+    """Return what is not as it was planned of a leaf with servers of a group, or with hosts that it holds.
+
+    :param amounts: what the group holds
+    :param nodes: the leaf and those above
+    :param servers: of the group, on the leaf
+    """
+    if not servers:
+        return "no server here yet, or no longer"
+    if state.has_beyond(amounts, nodes):
+        return UNCOUNTED if only_shares(amounts) else OUTSIDE
+    return "-"
 
 
 def _of_service(client: JobsClient, group: str, form: str) -> str:

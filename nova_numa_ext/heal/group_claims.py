@@ -56,12 +56,14 @@ class GroupMember:
     :param host: where it is, '' for nowhere
     :param name: of the server
     :param moves: nova is doing something with it, after which it may be elsewhere
+    :param uuid: of the server
     """
 
     status: str
     host: str
     name: str = ""
     moves: bool = False
+    uuid: str = ""
 
     @property
     def is_live(self) -> bool:
@@ -101,6 +103,7 @@ def sweep(
     *,
     dry_run: bool = False,
     may_be_used: Callable[[Claim], bool] | None = None,
+    only: str | None = None,
 ) -> Iterator[Swept]:
     """Look at the claim of each group; yield it with what became of it.
 
@@ -108,8 +111,9 @@ def sweep(
 
     :param dry_run: nothing is released
     :param may_be_used: whether a server may use the claim of a group that nova does not know; None: each may
+    :param only: a group's uuid: no claim of another is looked at
     """
-    for claim in claims.all():
+    for claim in (each for each in claims.all() if only in (None, each.consumer)):
         members = servers.members(claim.consumer)
         if members is None and (may_be_used is None or may_be_used(claim)):
             yield Swept(claim, SweepResult.UNKNOWN, claim.amounts)

@@ -136,7 +136,9 @@ class NovaServers:
                 host = server.get("OS-EXT-SRV-ATTR:hypervisor_hostname")
                 busy = server.get("OS-EXT-STS:task_state") or server["status"] in _MOVING
                 name = server.get("name") or ""
-                found.append(GroupMember(server["status"], host or "", name, moves=bool(busy)))
+                found.append(
+                    GroupMember(server["status"], host or "", name, moves=bool(busy), uuid=uuid)
+                )
         return found
 
     def group_project(self, group: str) -> str:

@@ -13,6 +13,7 @@ from osc_lib.exceptions import CommandError
 
 from nova_numa_ext.cli.fabric_sources import slurm
 from nova_numa_ext.cli.group import ListGroup, ShowGroup, ShowGroupTopology, SimulateGroup
+from nova_numa_ext.cli.group_repair import RepairGroup
 from nova_numa_ext.fabrics import GroupOwner, PlacementFabrics
 from nova_numa_ext.orchestrator.cloud.asking import SilentError
 from nova_numa_ext.orchestrator.cloud.cabling import Cabling, ServerCabling
@@ -39,12 +40,15 @@ class NovaOfGroup(Compute):
     def request(self, url, _method, **_options):
         if url == f"/os-server-groups/{GROUP}":
             body = {"server_group": {"members": [*HOSTS, "failed"], "project_id": "mine"}}
+        elif url == f"/os-server-groups/{OTHER}":
+            body = {"server_group": {"members": [], "project_id": "mine"}}
         elif url.startswith("/os-server-groups/"):
             return SimpleNamespace(status_code=404)
         else:
             name = url.rpartition("/")[2]
             host = {"OS-EXT-SRV-ATTR:hypervisor_hostname": HOSTS.get(name)}
-            body = {"server": {"status": "ACTIVE", "name": f"rank-{name}", **host}}
+            status = "ACTIVE" if name in HOSTS else "ERROR"
+            body = {"server": {"status": status, "name": f"rank-{name}", **host}}
         return SimpleNamespace(status_code=200, json=lambda: body)
 
 
@@ -204,3 +208,52 @@ def test_a_group_is_simulated_by_the_policy_that_the_scheduler_has(cloud):
     assert sum(hosts("7", "--share", "quiet")) == 7
     with pytest.raises(CommandError, match="no leaf for remainders has 1 free hosts"):
         hosts("7", "--share", "quiet", "--remainders", "0")
+
+
+def repaired(cloud, *words):
+    return call(cloud, RepairGroup, *words)
+
+
+def test_a_server_outside_of_the_groups_leafs_and_a_failed_one_are_named(cloud, monkeypatch):
+    monkeypatch.setitem(HOSTS, "d", "l002-00")
+    found = {row["Which"]: row["Finding"] for row in repaired(cloud, GROUP)}
+    assert found.keys() == {GROUP, "rank-d", "rank-failed"}
+    assert "make one with the same hint" in found["rank-failed"]
+    assert (found[GROUP], "outside of what the group holds" in found["rank-d"]) == ("in use", True)
+    shown = {row["Leaf"]: row["Finding"] for row in call(cloud, ShowGroup, GROUP)}
+    assert shown == {"l000": "-", "l001": "-", "l002": "outside of what the group holds"}
+    monkeypatch.setitem(HOSTS, "c", "l000-02")
+    shown = {row["Leaf"]: row["Finding"] for row in call(cloud, ShowGroup, GROUP)}
+    assert "no server here" in shown["l001"]
+
+
+def test_a_group_whose_servers_are_gone_gives_back_its_leafs_and_no_other_one_does(cloud):
+    hold(cloud, OTHER, 4)
+    (row,) = repaired(cloud, OTHER, "--dry-run")
+    assert (row["What"], row["Finding"]) == ("claim", "would be released")
+    assert {claim.consumer for claim in cloud.fabrics.all()} == {GROUP, OTHER}
+    assert repaired(cloud, OTHER)[0]["Finding"] == "released"
+    assert {claim.consumer for claim in cloud.fabrics.all()} == {GROUP}
+    assert repaired(cloud, OTHER) == []
+
+
+def test_uplinks_that_a_group_shares_follow_its_servers_where_there_is_room(cloud, monkeypatch):
+    cloud.fabrics.release(GROUP)
+    hold(cloud, GROUP, 4, UplinkShare.SHARED)
+
+    def leafs():
+        return call(cloud, ListGroup)[0]["Leafs"]
+
+    monkeypatch.setitem(HOSTS, "d", "l002-00")
+    assert "would follow" in repaired(cloud, GROUP, "--dry-run")[0]["Finding"]
+    assert leafs() == "l000, l001"
+    assert "follow its servers" in repaired(cloud, GROUP)[0]["Finding"]
+    assert leafs() == "l000, l001, l002"
+
+    monkeypatch.setitem(HOSTS, "d", "l001-02")
+    repaired(cloud, GROUP)
+    hold(cloud, OTHER, 4)
+    monkeypatch.setitem(HOSTS, "d", "l002-00")
+    found = {row["Which"]: row["Finding"] for row in repaired(cloud, GROUP)}
+    assert "another one has them alone" in found["rank-d"]
+    assert leafs() == "l000, l001"
