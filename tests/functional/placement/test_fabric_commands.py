@@ -130,6 +130,9 @@ class NovaWithGroups(Compute):
         if url.startswith("/servers/detail"):
             last = "marker" in url
             body = {"servers": [] if last else [_on(*each) for each in self._on_hosts]}
+        if url.startswith("/os-hypervisors"):
+            rows = [{"id": host, "hypervisor_hostname": host} for host in ("h1", "h5")]
+            body = {"hypervisors": [] if "marker" in url else rows}
         return SimpleNamespace(status_code=404 if body is None else 200, json=lambda: body, text="")
 
 
