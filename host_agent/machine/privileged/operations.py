@@ -202,7 +202,7 @@ class HostOperations:
 
     @writes(lambda levels: ("",) * len(levels))
     def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
-        """Write bandwidth levels of RDT groups; see :meth:`.Resctrl.set_levels`."""
+        """Write bandwidth levels of RDT groups; see :meth:`host_agent.machine.rdt.resctrl.Resctrl.set_levels`."""
         problems = partitions.throttle(self._paths, levels)
         self._watch(True)
         return problems

@@ -91,7 +91,7 @@ def _join(
 
 
 def throttle(paths: HostPaths, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
-    """Write bandwidth levels of groups on this host; see :meth:`.Resctrl.set_levels`."""
+    """Write bandwidth levels of groups on this host; see :meth:`host_agent.machine.rdt.resctrl.Resctrl.set_levels`."""
     return tree(paths).set_levels(levels)
 
 
