@@ -23,6 +23,7 @@ from nova_numa_ext.cli.fabric import (
 from nova_numa_ext.cli.fabric_sources import native
 from nova_numa_ext.cli.flavor import CheckFlavor
 from nova_numa_ext.cli.group import ListGroup, ShowGroup, ShowGroupTopology, SimulateGroup
+from nova_numa_ext.cli.group_repair import RepairGroup
 from nova_numa_ext.cli.host import ListHost, SetHost, ShowHost
 from nova_numa_ext.cli.maintenance import DrainHost, RemoveHost, UndrainHost
 from nova_numa_ext.cli.pool import ListPool, ShowPool
@@ -67,7 +68,8 @@ COMMANDS = {
     "group list": (ListGroup,),
     "group simulate": (SimulateGroup, "train", "1"),
     "group show": (ShowGroup, SERVER),
-    "group topology": (ShowGroupTopology, SERVER),
+    "group topology": (ShowGroupTopology, SERVER, "--names"),
+    "group repair": (RepairGroup, SERVER),
     "server show": (ShowServer, "web"),
     "capacity show": (ShowCapacity, "be"),
     "capacity list": (ListCapacity, "be"),
