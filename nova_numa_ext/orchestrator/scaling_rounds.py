@@ -26,8 +26,8 @@ from nova_numa_ext.orchestrator.store.scaling import (
     Line,
     ScalingGroups,
     StoredScaling,
-    UnreadableScalingError,
 )
+from nova_numa_ext.orchestrator.store.unreadable import UnreadableError
 from nova_numa_ext.policy.elastic.following import Follower
 from nova_numa_ext.policy.elastic.group import Learner
 from nova_numa_ext.policy.elastic.period import Period
@@ -118,8 +118,8 @@ class ScalingRounds:
         stored = 0
         for each in found:
             may()
-            if isinstance(each, UnreadableScalingError):
-                trouble(each.group, each)
+            if isinstance(each, UnreadableError):
+                trouble(each.uuid, each)
                 continue
             try:
                 stored += self._carried(each, actor, may, trouble)

@@ -41,14 +41,14 @@ from nova_numa_ext.orchestrator.conf import ApiOptions
 from nova_numa_ext.orchestrator.store.database import DatabaseError, LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Actor, ExistsError, Jobs, NewJob, StoredJob
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
-from nova_numa_ext.orchestrator.store.leases import Leases, StoredLease, UnreadableLeaseError
+from nova_numa_ext.orchestrator.store.leases import Leases, StoredLease
 from nova_numa_ext.orchestrator.store.recovery import Recovery
 from nova_numa_ext.orchestrator.store.scaling import (
     ScalingGroups,
     StoredScaling,
-    UnreadableScalingError,
 )
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
+from nova_numa_ext.orchestrator.store.unreadable import UnreadableError
 from nova_numa_ext.policy.jobs import limits as of_projects
 from nova_numa_ext.policy.jobs import queue as queue_order
 from nova_numa_ext.policy.jobs.queue import QueueSettings
@@ -70,6 +70,7 @@ _MOST_BYTES: Final = 1024 * 1024
 _TRIES: Final = 10
 _ACTIVE: Final = tuple(state for state in JobState if state.active)
 _State = TypeVar("_State", bound=StrEnum)
+_Stored = TypeVar("_Stored", StoredLease, StoredScaling)
 _KEY: Final = "Idempotency-Key"
 # Jobs' uuids are made of their clients' keys in it.
 _KEYS: Final = uuids.UUID("7d0c6d3e-6b0c-4f0a-9d39-6a0f6a1f2a57")
@@ -507,24 +508,10 @@ class _Routes:
         return self._shown_scaling(group)
 
     def _scaling_group(self, uuid: str, rule: str) -> StoredScaling:
-        """Return an elastic group; one of a project that the user has no rights in is not there."""
-        asking = _asking()
-        found: StoredScaling | UnreadableScalingError | None
-        try:
-            found = self._scaling.read(uuid)
-        except UnreadableScalingError as error:
-            found = error
-        if found is None or not self._may(asking, policies.SCALING_SHOW, found.project):
-            self._allow(asking, rule)
-            raise _no_scaling(uuid)
-        if not self._may(asking, rule, found.project):
-            raise _forbidden(rule)
-        if isinstance(found, UnreadableScalingError):
-            _LOG.error("request %s: %s", _context().request_id, found)
-            raise _RefusedError(
-                409, f"Elastic group {uuid} is stored in a form of another release."
-            )
-        return found
+        """Return an elastic group; see :meth:`_readable`."""
+        return self._readable(
+            self._scaling.read, uuid, policies.SCALING_SHOW, rule, _no_scaling(uuid)
+        )
 
     def _shown_scaling(self, group: StoredScaling) -> dict[str, Any]:
         return {"scaling": views.scaling(group, self._scaling.last_decision(group))}
@@ -553,21 +540,38 @@ class _Routes:
         return {"lease": views.lease(lease, internals=internals)}
 
     def _lease(self, uuid: str, rule: str) -> StoredLease:
-        """Return a lease; one of a project that the user has no rights in is not there."""
+        """Return a lease; see :meth:`_readable`."""
+        missing = _RefusedError(404, f"There is no lease {uuid}.")
+        return self._readable(self._leases.read, uuid, policies.LEASE_SHOW, rule, missing)
+
+    def _readable(
+        self,
+        read: Callable[[str], _Stored | None],
+        uuid: str,
+        show: str,
+        rule: str,
+        missing: _RefusedError,
+    ) -> _Stored:
+        """Return what is stored; that of a project that the user has no rights in is not there.
+
+        :param show: rule by which the user may see it
+        :param rule: rule by which the user may do what is asked
+        :raises _RefusedError: it is not there (``missing``), may not be had, or is of another release
+        """
         asking = _asking()
-        found: StoredLease | UnreadableLeaseError | None
+        found: _Stored | UnreadableError | None
         try:
-            found = self._leases.read(uuid)
-        except UnreadableLeaseError as error:
+            found = read(uuid)
+        except UnreadableError as error:
             found = error
-        if found is None or not self._may(asking, policies.LEASE_SHOW, found.project):
+        if found is None or not self._may(asking, show, found.project):
             self._allow(asking, rule)
-            raise _RefusedError(404, f"There is no lease {uuid}.")
+            raise missing
         if not self._may(asking, rule, found.project):
             raise _forbidden(rule)
-        if isinstance(found, UnreadableLeaseError):
+        if isinstance(found, UnreadableError):
             _LOG.error("request %s: %s", _context().request_id, found)
-            raise _RefusedError(409, f"Lease {uuid} is stored in a form of another release.")
+            raise _RefusedError(409, f"{found.what} {uuid} is stored in a form of another release.")
         return found
 
     def _change(self, uuid: str, rule: str, term: JobTerm, **change: bool) -> Any:

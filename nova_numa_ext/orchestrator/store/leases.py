@@ -21,12 +21,13 @@ from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Actor, Unreadable
 from nova_numa_ext.orchestrator.store.tables import Now
+from nova_numa_ext.orchestrator.store.unreadable import UnreadableError
 from nova_numa_ext.policy.remote_gpu import leases
 from nova_numa_ext.policy.remote_gpu.choosing import Unmet
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import Lease, LeaseState
 from placement_traits.claims import Amounts, Claim
-from placement_traits.errors import ConflictError, NumaExtError
+from placement_traits.errors import ConflictError
 from placement_traits.names import RemoteGpuApi, ServiceLevel
 from placement_traits.reason import Reason
 
@@ -98,22 +99,6 @@ class StoredLease:
         return self.lease.state
 
 
-class UnreadableLeaseError(NumaExtError):
-    """A lease is stored in another form than this release's.
-
-    :param lease: its uuid
-    :param project: whose it is
-    :param why: what of it is not understood, for operators
-    """
-
-    def __init__(self, lease: str, project: str, why: str) -> None:
-        super().__init__(lease, project, why)
-        self.lease, self.project, self.why = lease, project, why
-
-    def __str__(self) -> str:
-        return f"Lease {self.lease} is stored in a form that this release does not know: {self.why}"
-
-
 class Leases:
     """The table ``lease``.
 
@@ -172,7 +157,7 @@ class Leases:
     def read(self, uuid: str) -> StoredLease | None:
         """Return a lease, None when there is none.
 
-        :raises UnreadableLeaseError: it is stored in another form
+        :raises UnreadableError: it is stored in another form
         """
         found = self._rows(select(tables.lease).where(tables.lease.c.uuid == uuid))
         return _lease(found[0]) if found else None
@@ -194,7 +179,7 @@ class Leases:
         :param limit: so many at most
         :param unreadable: called with the uuid of each lease that is stored in another form than this release's, which
             is left out, and why; None: such a lease is an error
-        :raises UnreadableLeaseError: one is, and ``unreadable`` is None
+        :raises UnreadableError: one is, and ``unreadable`` is None
         """
         columns = tables.lease.c
         query = select(tables.lease).where(columns.state.in_(states)).order_by(columns.id)
@@ -486,7 +471,7 @@ def _readable(rows: Iterable[Row[Any]], unreadable: Unreadable | None) -> list[S
     for row in rows:
         try:
             found.append(_lease(row))
-        except UnreadableLeaseError as error:
+        except UnreadableError as error:
             if unreadable is None:
                 raise
             unreadable(row.uuid, error)
@@ -502,7 +487,7 @@ def _lease(row: Row[Any]) -> StoredLease:
         return _understood(row)
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-        raise UnreadableLeaseError(row.uuid, row.project_id, why) from error
+        raise UnreadableError("Lease", row.uuid, row.project_id, why) from error
 
 
 def _understood(row: Row[Any]) -> StoredLease:

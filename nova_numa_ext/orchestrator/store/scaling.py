@@ -16,9 +16,10 @@ from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Actor
 from nova_numa_ext.orchestrator.store.tables import Now
+from nova_numa_ext.orchestrator.store.unreadable import UnreadableError
 from nova_numa_ext.policy.elastic.cells import Grid
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
-from placement_traits.errors import NumaExtError, cut
+from placement_traits.errors import cut
 
 KEPT_DECISIONS: Final = 8064
 """Of each group, the newest: four weeks of five minutes."""
@@ -62,22 +63,6 @@ class StoredScaling:
     trouble: str
     created_at: float
     changed_at: float
-
-
-class UnreadableScalingError(NumaExtError):
-    """An elastic group is stored in another form than this release's.
-
-    :param group: its uuid
-    :param project: whose it is
-    :param why: what of it is not understood, for operators
-    """
-
-    def __init__(self, group: str, project: str, why: str) -> None:
-        super().__init__(group, project, why)
-        self.group, self.project, self.why = group, project, why
-
-    def __str__(self) -> str:
-        return f"Elastic group {self.group} is stored in a form that this release does not know: {self.why}"
 
 
 class ScalingGroups:
@@ -130,7 +115,7 @@ class ScalingGroups:
     def pause(self, uuid: str, user: str, *, paused: bool) -> StoredScaling | None:
         """Have nothing decided on a group, or again; return it, None when there is none.
 
-        :raises UnreadableScalingError: it is stored in another form
+        :raises UnreadableError: it is stored in another form
         """
         group = tables.scaling_group
         mine = group.c.uuid == uuid
@@ -147,24 +132,24 @@ class ScalingGroups:
     def read(self, uuid: str) -> StoredScaling | None:
         """Return a group, None when there is none.
 
-        :raises UnreadableScalingError: it is stored in another form
+        :raises UnreadableError: it is stored in another form
         """
         query = select(tables.scaling_group).where(tables.scaling_group.c.uuid == uuid)
         with self._database.transaction() as connection:
             row = connection.execute(query).one_or_none()
         return None if row is None else _read(row)
 
-    def followed(self) -> list[StoredScaling | UnreadableScalingError]:
+    def followed(self) -> list[StoredScaling | UnreadableError]:
         """Return the groups that are not paused, oldest first; of one that cannot be read, why."""
         group = tables.scaling_group
         query = select(group).where(group.c.paused.is_(False)).order_by(group.c.id)
         with self._database.transaction() as connection:
             rows = connection.execute(query).all()
-        found: list[StoredScaling | UnreadableScalingError] = []
+        found: list[StoredScaling | UnreadableError] = []
         for row in rows:
             try:
                 found.append(_read(row))
-            except UnreadableScalingError as error:
+            except UnreadableError as error:
                 found.append(error)
         return found
 
@@ -253,7 +238,7 @@ def _read(row: Row[Any]) -> StoredScaling:
         return _understood(row)
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-        raise UnreadableScalingError(row.uuid, row.project_id, why) from error
+        raise UnreadableError("Elastic group", row.uuid, row.project_id, why) from error
 
 
 def _understood(row: Row[Any]) -> StoredScaling:

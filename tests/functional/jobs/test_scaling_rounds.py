@@ -16,8 +16,8 @@ from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
 from nova_numa_ext.orchestrator.store.scaling import (
     ScalingGroups,
     ScalingSource,
-    UnreadableScalingError,
 )
+from nova_numa_ext.orchestrator.store.unreadable import UnreadableError
 from nova_numa_ext.policy.elastic.cells import Grid
 from nova_numa_ext.policy.elastic.following import follow
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
@@ -293,7 +293,7 @@ def test_a_group_of_another_release_is_named_and_holds_up_no_other_one(observing
     observing.go()
     assert observing.log() == replayed()
     assert {name for name, _ in observing.troubles} == {other}
-    with pytest.raises(UnreadableScalingError, match="does not know: KeyError"):
+    with pytest.raises(UnreadableError, match="does not know: KeyError"):
         observing.groups.read(other)
 
 
