@@ -16,7 +16,7 @@ from nova_numa_ext.orchestrator.store.leader import Election
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
-from placement_traits.claims import ClaimStore
+from placement_traits.claim_store import ClaimStore
 from placement_traits.client import HttpAdapter, PlacementClient, RetrySettings
 from placement_traits.names import JOB_CONSUMER
 from placement_traits.reason import Reason

@@ -34,14 +34,8 @@ from nova_numa_ext.policy.network.groups import LeafPlan
 from nova_numa_ext.policy.network.leafs import Leaf, Leafs
 from nova_numa_ext.policy.network.uplinks import residents
 from placement_traits import names
-from placement_traits.claims import (
-    Amounts,
-    Claim,
-    ClaimStore,
-    ForeignConsumerError,
-    NoRoomError,
-    emptied,
-)
+from placement_traits.claim_store import ClaimStore, ForeignConsumerError, NoRoomError
+from placement_traits.claims import Amounts, Claim, emptied
 from placement_traits.client import GenerationConflictError, PlacementClient, PlacementError
 from placement_traits.errors import ConflictError
 from placement_traits.fabric import LeafLayout

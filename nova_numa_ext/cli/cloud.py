@@ -26,7 +26,7 @@ from nova_numa_ext.heal.group_claims import GroupMember, Swept, sweep
 from nova_numa_ext.heal.nova_servers import NovaServers
 from nova_numa_ext.policy.numa.capacity import HostCapacity
 from nova_numa_ext.policy.numa.whatif import Answer
-from placement_traits import beats, names, pools, removal
+from placement_traits import beats, names, pool_reader, removal
 from placement_traits.client import PlacementClient
 from placement_traits.errors import InvalidValueError
 from placement_traits.fabric_tree import FabricWriter
@@ -129,7 +129,7 @@ class Cloud:
 
     def pools(self) -> tuple[Pool, ...]:
         """Return the pools of GPUs that hosts lend, by host."""
-        return pools.read(self._placement)
+        return pool_reader.read(self._placement)
 
     def aggregates(self) -> dict[str, Mapping[str, str]] | None:
         """Return the metadata of host aggregates by uuid, None when this user may not see them."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from nova_numa_ext.cli import agents
 from nova_numa_ext.cli.agents import AgentState
-from placement_traits import beats, formats, names, nova_conf, pools
+from placement_traits import beats, formats, names, nova_conf, pool_reader, pools
 from placement_traits.client import MICROVERSION, PlacementClient
 from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level, verdict
@@ -54,7 +54,7 @@ class CloudDoctor:
         fleet = read_fleet()
         found += self._api()
         found += self._agents(fleet)
-        found += lent_gpus(pools.read(self._placement), fleet)
+        found += lent_gpus(pool_reader.read(self._placement), fleet)
         found.append(published_formats(fleet))
         found += [one for host in _by_name(fleet) for one in _host(host)]
         listed = self._compute.flavors(details=True, get_extra_specs=True, is_public=None)

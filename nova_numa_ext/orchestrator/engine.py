@@ -42,7 +42,7 @@ from nova_numa_ext.orchestrator.workers import Workers
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
-from placement_traits.claims import ClaimStore
+from placement_traits.claim_store import ClaimStore
 from placement_traits.errors import NumaExtError
 from placement_traits.reason import Reason
 

@@ -42,14 +42,8 @@ from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
 from placement_traits import pools
-from placement_traits.claims import (
-    Amounts,
-    Claim,
-    ClaimStore,
-    ForeignConsumerError,
-    NoRoomError,
-    emptied,
-)
+from placement_traits.claim_store import ClaimStore, ForeignConsumerError, NoRoomError
+from placement_traits.claims import Amounts, Claim, emptied
 from placement_traits.client import PlacementError
 from placement_traits.errors import ConflictError, NumaExtError, ServiceUnavailableError
 from placement_traits.names import LEASE_CONSUMER, RemoteGpuApi

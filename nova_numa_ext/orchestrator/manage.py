@@ -21,7 +21,7 @@ from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.recovery import Recovery
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
-from placement_traits import pools
+from placement_traits import pool_reader
 from placement_traits.client import PlacementClient
 from placement_traits.command_line import add_version, number_from
 from placement_traits.errors import ConflictError, NumaExtError
@@ -145,7 +145,7 @@ def _recover(conf: cfg.ConfigOpts, arguments: argparse.Namespace) -> int:
         Jobs(database), EndedTrusts(database), startup.trusts(conf), claims, ServerHosts(client)
     )
     of_leases = LeaseRecoverer(
-        Leases(database), LeaseHosts(database), claims, partial(pools.read, client)
+        Leases(database), LeaseHosts(database), claims, partial(pool_reader.read, client)
     )
     return recovered(recoverer, of_leases, recovery, commit=arguments.commit)
 

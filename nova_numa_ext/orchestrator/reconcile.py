@@ -23,7 +23,8 @@ from nova_numa_ext.orchestrator.saga import CLAIM, group_name
 from nova_numa_ext.orchestrator.store.jobs import Jobs, StoredJob
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.jobs.states import JobState
-from placement_traits.claims import Claim, ClaimStore, emptied
+from placement_traits.claim_store import ClaimStore
+from placement_traits.claims import Claim, emptied
 from placement_traits.errors import ConflictError
 from placement_traits.names import JOB_CONSUMER, RESERVATION_CONSUMER
 

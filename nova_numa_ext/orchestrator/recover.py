@@ -52,7 +52,8 @@ from nova_numa_ext.policy.jobs.job import BuildFailure
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
-from placement_traits.claims import Claim, ClaimStore, emptied
+from placement_traits.claim_store import ClaimStore
+from placement_traits.claims import Claim, emptied
 from placement_traits.names import JOB_CONSUMER, RESERVATION_CONSUMER
 from placement_traits.reason import Reason
 

@@ -32,7 +32,8 @@ from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec, StoredLea
 from nova_numa_ext.policy.remote_gpu import leases
 from nova_numa_ext.policy.remote_gpu.leases import Lease, LeaseState
 from placement_traits import pools
-from placement_traits.claims import Amounts, Claim, ClaimStore, emptied
+from placement_traits.claim_store import ClaimStore
+from placement_traits.claims import Amounts, Claim, emptied
 from placement_traits.names import (
     LEASE_CONSUMER,
     REMOTE_GPU_MEMORY_MB,

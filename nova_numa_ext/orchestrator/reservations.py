@@ -12,7 +12,8 @@ from typing import Final
 from nova_numa_ext.orchestrator.saga import Engaged
 from nova_numa_ext.orchestrator.store.jobs import Step, StoredJob
 from nova_numa_ext.policy.jobs.plan import ProviderAmount
-from placement_traits.claims import Claim, NoRoomError
+from placement_traits.claim_store import NoRoomError
+from placement_traits.claims import Claim
 from placement_traits.names import RESERVATION_CONSUMER
 
 RESERVATION: Final = "reservation"

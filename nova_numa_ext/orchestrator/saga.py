@@ -48,7 +48,8 @@ from nova_numa_ext.policy.jobs import postponing
 from nova_numa_ext.policy.jobs.job import LONGEST_ENDING_S, BuildFailure, Scope
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
-from placement_traits.claims import Claim, ClaimStore, NoRoomError, emptied
+from placement_traits.claim_store import ClaimStore, NoRoomError
+from placement_traits.claims import Claim, emptied
 from placement_traits.client import PlacementError
 from placement_traits.errors import ConflictError, NumaExtError, ServiceUnavailableError
 from placement_traits.names import JOB_CONSUMER

@@ -30,8 +30,8 @@ from nova_numa_ext.orchestrator.cloud.cabling import ServerCabling
 from nova_numa_ext.orchestrator.cloud.hosts import ServerHosts
 from nova_numa_ext.orchestrator.cloud.keystone import REQUEST_TIMEOUT_S, KeystoneTrusts
 from nova_numa_ext.orchestrator.store import database
-from placement_traits import pools
-from placement_traits.claims import ClaimStore
+from placement_traits import pool_reader
+from placement_traits.claim_store import ClaimStore
 from placement_traits.client import PlacementClient, RetrySettings
 from placement_traits.command_line import version
 from placement_traits.errors import (
@@ -175,7 +175,7 @@ def cabling(placement: adapter.Adapter) -> ServerCabling:
 
 def lent(placement: adapter.Adapter) -> Callable[[], tuple[Pool, ...]]:
     """Return what reads which GPUs are lent."""
-    return partial(pools.read, _prompt(placement))
+    return partial(pool_reader.read, _prompt(placement))
 
 
 def _prompt(placement: adapter.Adapter) -> PlacementClient:

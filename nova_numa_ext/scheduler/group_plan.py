@@ -38,7 +38,8 @@ from nova_numa_ext.policy.numa.coarse_terms import Integers, Mask
 from nova_numa_ext.policy.numa.score import Floats
 from nova_numa_ext.scheduler.groups import ServerGroup
 from placement_traits import names
-from placement_traits.claims import Amounts, ForeignConsumerError, NoRoomError
+from placement_traits.claim_store import ForeignConsumerError, NoRoomError
+from placement_traits.claims import Amounts
 from placement_traits.errors import ConflictError
 from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.network_request import NetworkRequest

@@ -24,8 +24,9 @@ from nova_numa_ext.policy.numa.shortlist import Size
 from nova_numa_ext.policy.remote_gpu.reach import ClientHost, HeldLeases, Reach
 from nova_numa_ext.scheduler import moves
 from nova_numa_ext.scheduler.shortlist import HostOrder, ListMaker, Question
-from placement_traits import pools
-from placement_traits.claims import Claim, ClaimStore, ForeignConsumerError
+from placement_traits import pool_reader
+from placement_traits.claim_store import ClaimStore, ForeignConsumerError
+from placement_traits.claims import Claim
 from placement_traits.client import HttpAdapter, PlacementClient, RetrySettings
 from placement_traits.errors import NumaExtError, cut
 from placement_traits.fleet_arrays import FleetArrays
@@ -74,7 +75,7 @@ class RemoteGpuSource:
             if now - self._tried_s >= self._interval_s:
                 self._tried_s = now
                 try:
-                    self._pools, self._read_s = pools.read(self._client), now
+                    self._pools, self._read_s = pool_reader.read(self._client), now
                 except NumaExtError as error:
                     LOG.warning("Pools of remote GPUs cannot be read: %s", error)
             return self._pools if now - self._read_s <= self._max_age_s else None
@@ -82,7 +83,7 @@ class RemoteGpuSource:
     def nics_with(self, mbps: int) -> frozenset[str] | None:
         """Return the root providers of hosts whose NIC to pools has so many MB/s left; None where that is not known."""
         try:
-            return pools.clients_with(self._client, mbps)
+            return pool_reader.clients_with(self._client, mbps)
         except NumaExtError as error:
             LOG.warning("The NICs to pools of remote GPUs cannot be read: %s", error)
             return None

@@ -8,8 +8,9 @@ import pytest
 from nova_numa_ext.policy.remote_gpu import lease_claims
 from nova_numa_ext.policy.remote_gpu.lease_claims import LeaseRoute
 from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
-from placement_traits import names, pools
-from placement_traits.claims import ClaimStore, emptied
+from placement_traits import names, pool_reader
+from placement_traits.claim_store import ClaimStore
+from placement_traits.claims import emptied
 from placement_traits.names import ServiceLevel
 from placement_traits.pool_reporter import PoolReporter
 from placement_traits.remote_gpu_request import LEASE_HINT
@@ -39,7 +40,7 @@ class WithLeases(NovaCloud):
 
     def lease(self, host, project=None):
         """Make a lease as the engine does, with the NIC of a client; returns its uuid."""
-        (lends,) = pools.read(self.client)
+        (lends,) = pool_reader.read(self.client)
         nic = self._get_provider_uuid_by_name(names.client_provider(host))
         route = LeaseRoute(lends.gpus[0].uuid, lends.cpu, lends.nics[0].uuid, nic)
         amounts = lease_claims.amounts(GpuSlice(4000, ServiceLevel.GOLD), route, PROMISED)

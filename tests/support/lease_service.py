@@ -20,8 +20,9 @@ from nova_numa_ext.orchestrator.store.recovery import Recovery
 from nova_numa_ext.orchestrator.store.scaling import ScalingGroups
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
-from placement_traits import pools
-from placement_traits.claims import ClaimStore, emptied
+from placement_traits import pool_reader
+from placement_traits.claim_store import ClaimStore
+from placement_traits.claims import emptied
 from placement_traits.names import RemoteGpuApi, ServiceLevel
 from placement_traits.pool_reporter import PoolReporter
 from tests.support.compute_api import ComputeApi, FakeHosts, FakeTrusts
@@ -106,7 +107,7 @@ class LeaseService:
         )
 
     def lent(self):
-        return pools.read(self.client_of_placement)
+        return pool_reader.read(self.client_of_placement)
 
     def reported(self):
         """The hosts' reports, each as old as the test says."""

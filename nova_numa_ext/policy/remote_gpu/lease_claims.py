@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a lease of a remote GPU holds in Placement; :class:`placement_traits.claims.ClaimStore` writes it.
+"""What a lease of a remote GPU holds in Placement; :class:`placement_traits.claim_store.ClaimStore` writes it.
 
 A lease is a consumer of its own: not the server's, which nova writes, moves and deletes as it likes. It holds all that
 it needs in one claim, over up to four providers of two trees (:mod:`placement_traits.pool_tree`)::

@@ -11,7 +11,8 @@ from benchmarks import mariadb
 from emulation.placement_service import PlacementInProcess
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database
-from placement_traits.claims import ClaimStore, emptied
+from placement_traits.claim_store import ClaimStore
+from placement_traits.claims import emptied
 from placement_traits.names import OWNER
 from tests.support.filled_placement import FilledPlacement
 

@@ -12,7 +12,7 @@ from emulation.placement_service import PlacementInProcess
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.policy.jobs.queue import QueueSettings
-from placement_traits.claims import ClaimStore
+from placement_traits.claim_store import ClaimStore
 from placement_traits.client import PlacementClient
 
 HOSTS, FREE, WAITING, RUNNING = 40, 8, 30, 20

@@ -17,7 +17,7 @@ from nova_numa_ext.orchestrator.store.jobs import Actor
 from nova_numa_ext.policy.jobs.job import BuildFailure, Scope, ScopeWait
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
-from placement_traits.claims import ClaimStore
+from placement_traits.claim_store import ClaimStore
 from placement_traits.client import PlacementClient
 from placement_traits.reason import Reason
 from tests.support.faults import FaultyAdapter, answer

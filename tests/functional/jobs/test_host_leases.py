@@ -16,7 +16,7 @@ from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
 from nova_numa_ext.orchestrator.store.leases import LIVING
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
-from placement_traits import pools
+from placement_traits import pool_reader
 from placement_traits.pool_reporter import PoolReporter
 from tests.support.at_once import at_once
 from tests.support.lease_service import ASKED, ENGINE, SERVER, LeaseService, credential
@@ -486,7 +486,7 @@ def test_of_200_requests_at_once_for_50_slices_50_are_attached_whichever_engine_
             service.rounds.round(Actor(f"engine-{turn % 3}", term), may, service.trouble)
         except NotLeaderError:
             pass
-        for lent in pools.read(placement.client):
+        for lent in pool_reader.read(placement.client):
             for gpu in lent.gpus:
                 assert gpu.memory_mb.free >= 0 <= gpu.share.free
         service.obey()

@@ -25,7 +25,7 @@ from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.leases import LIVING
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
-from placement_traits import pools
+from placement_traits import pool_reader
 from placement_traits.claims import emptied
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.pool_reporter import gpu_uuids
@@ -476,7 +476,7 @@ def test_the_command_publishes_serves_and_reports(hosts, placement, monkeypatch,
     file.write_text(text + lent)
     once = ["--config-file", str(file), "--once"]
     assert command.main(once) == 0
-    (pool,) = pools.read(placement.client)
+    (pool,) = pool_reader.read(placement.client)
     assert {each.name: each.memory_mb.capacity for each in pool.gpus} == {"a": 8000, "new": 500}
     lease = hosts.service.leases.create("project-1", "user-1", ASKED, SERVER)
     hosts.move(SERVER, "c1")

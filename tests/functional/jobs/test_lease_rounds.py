@@ -17,8 +17,9 @@ from nova_numa_ext.orchestrator.store.leases import LIVING, Leases, LeaseSpec
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.choosing import Unmet, choose
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
-from placement_traits import pools
-from placement_traits.claims import Claim, ClaimStore, ForeignConsumerError, emptied
+from placement_traits import pool_reader
+from placement_traits.claim_store import ClaimStore, ForeignConsumerError
+from placement_traits.claims import Claim, emptied
 from placement_traits.client import PlacementError
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
 from placement_traits.names import (
@@ -56,7 +57,7 @@ class Rounds:
         return LeaseRounds(leases, claims, self.pools)
 
     def pools(self):
-        return pools.read(self.client)
+        return pool_reader.read(self.client)
 
     def round(self, may=lambda: None):
         return self.process.round(USER, may, self.trouble)
@@ -383,7 +384,7 @@ def test_an_engine_reports_a_lease_in_trouble_once_until_it_is_well(placement, t
     world = World(tmp_path, claims, reconcile_interval_s=0.0)
     asked = LeaseSpec(10, ServiceLevel.BRONZE, RemoteGpuApi.OPENCL)
     lease = Leases(world.database).create("project-1", "user-1", asked)
-    world.engine._leases._pools = lambda: pools.read(placement.client)
+    world.engine._leases._pools = lambda: pool_reader.read(placement.client)
     PoolReporter(placement.client).sync(lent_pool("g1"))
     claims.errors[lease.uuid] = FOREIGN
     said = f"lease {lease.uuid} stays as it is for now: it is nova's"
@@ -409,7 +410,7 @@ def test_the_engine_carries_leases_on(placement, tmp_path):
     lease = Leases(world.database).create(
         "project-1", "user-1", LeaseSpec(10, ServiceLevel.BRONZE, RemoteGpuApi.OPENCL)
     )
-    world.engine._leases._pools = lambda: pools.read(placement.client)
+    world.engine._leases._pools = lambda: pool_reader.read(placement.client)
     world.rounds()
     assert Leases(world.database).read(lease.uuid).claimed
     Leases(world.database).change(Leases(world.database).read(lease.uuid), life.release, USER)

@@ -17,7 +17,8 @@ from nova_numa_ext.orchestrator.store.leader import NotLeaderError
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.jobs.plan import ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
-from placement_traits.claims import Claim, ClaimStore
+from placement_traits.claim_store import ClaimStore
+from placement_traits.claims import Claim
 from placement_traits.errors import ConflictError
 from placement_traits.names import JOB_CONSUMER
 from tests.support.jobs_database import new_job, part

@@ -25,7 +25,8 @@ from nova_numa_ext.orchestrator.store.recovery import Recovery, seen_in
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.jobs.plan import ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
-from placement_traits.claims import Claim, ClaimStore, emptied
+from placement_traits.claim_store import ClaimStore
+from placement_traits.claims import Claim, emptied
 from placement_traits.names import JOB_CONSUMER
 from placement_traits.reason import Reason
 from tests.support.jobs_database import backed_up, new_job, part, restored

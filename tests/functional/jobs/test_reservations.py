@@ -11,7 +11,8 @@ from nova_numa_ext.orchestrator.reservations import consumer, unanswered
 from nova_numa_ext.policy.jobs.plan import ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
 from placement_traits import names
-from placement_traits.claims import Claim, ClaimStore
+from placement_traits.claim_store import ClaimStore
+from placement_traits.claims import Claim
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.reason import Reason
 from tests.support.jobs_database import new_job

@@ -7,13 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from placement_traits.claims import (
-    Claim,
-    ClaimStore,
-    ForeignConsumerError,
-    NoRoomError,
-    emptied,
-)
+from placement_traits.claim_store import ClaimStore, ForeignConsumerError, NoRoomError
+from placement_traits.claims import Claim, emptied
 from placement_traits.client import (
     CODE_CONCURRENT,
     GenerationConflictError,

@@ -18,7 +18,8 @@ from nova_numa_ext.cli.fabric import (
 )
 from nova_numa_ext.cli.fabric_sources import native
 from placement_traits import names
-from placement_traits.claims import Claim, ClaimStore
+from placement_traits.claim_store import ClaimStore
+from placement_traits.claims import Claim
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GROUP_CONSUMER
 from tests.support.commands import Compute, as_table, run

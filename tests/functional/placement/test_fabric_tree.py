@@ -9,7 +9,8 @@ import pytest
 
 from nova_numa_ext.fabrics import PlacementFabrics
 from placement_traits import names
-from placement_traits.claims import Claim, ClaimStore, NoRoomError, emptied
+from placement_traits.claim_store import ClaimStore, NoRoomError
+from placement_traits.claims import Claim, emptied
 from placement_traits.client import PlacementError
 from placement_traits.errors import NumaExtError
 from placement_traits.fabric import FabricNode, LeafLayout

@@ -14,7 +14,7 @@ from nova_numa_ext.heal.group_claims import GroupMember, SweepResult, sweep
 from nova_numa_ext.policy.network.groups import GroupRequest, LeafPlaces, LeafPlan
 from nova_numa_ext.policy.network.planner import plan
 from placement_traits import names
-from placement_traits.claims import ForeignConsumerError, NoRoomError
+from placement_traits.claim_store import ForeignConsumerError, NoRoomError
 from placement_traits.errors import ConflictError, NumaExtError
 from placement_traits.fabric import LeafLayout
 from placement_traits.fabric_tree import FabricWriter

@@ -12,8 +12,9 @@ from nova_numa_ext.cli.pool import ListPool, ShowPool
 from nova_numa_ext.policy.remote_gpu import lease_claims
 from nova_numa_ext.policy.remote_gpu.lease_claims import LeaseRoute
 from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
-from placement_traits import names, pools
-from placement_traits.claims import ClaimStore, NoRoomError, emptied
+from placement_traits import names, pool_reader
+from placement_traits.claim_store import ClaimStore, NoRoomError
+from placement_traits.claims import emptied
 from placement_traits.errors import InvalidValueError
 from placement_traits.findings import Level
 from placement_traits.fleet import Amount, DeviceView, HostView
@@ -57,7 +58,7 @@ def part(level=ServiceLevel.SILVER, memory_mb=1000):
 
 
 def route(cloud, host="g1", name="a", wire=True):
-    found = next(each for each in pools.read(cloud.client) if each.host == host)
+    found = next(each for each in pool_reader.read(cloud.client) if each.host == host)
     uuid_of = {each.name: each.uuid for each in found.gpus}
     wires = (found.nics[0].uuid, cloud.nic) if wire else ("", "")
     return LeaseRoute(uuid_of[name], found.cpu, *wires)
@@ -71,7 +72,7 @@ def lease(way, wanted=None, *, mbps=0, project="project"):
 def used(cloud):
     """(memory, shares) of each GPU, cores and MB/s of each pool, MB/s of the client."""
     found = {}
-    for each in pools.read(cloud.client):
+    for each in pool_reader.read(cloud.client):
         for one in each.gpus:
             found[f"{each.host} {one.name}"] = (one.memory_mb.used, one.share.used)
         found[each.host] = (each.cores.used, each.nics[0].mbps.used)
@@ -127,7 +128,7 @@ def test_views_of_hosts_see_no_pool(lent):
 
 def test_pools_are_read_in_two_requests(lent):
     client = lent.connect()
-    found = pools.read(client)
+    found = pool_reader.read(client)
     assert client.counters.requests == 2
     assert [(each.host, each.fabrics, each.cores) for each in found] == [
         ("g1", {"main"}, Amount(4, 0)),
@@ -142,8 +143,8 @@ def test_pools_are_read_in_two_requests(lent):
 
 
 def test_a_cloud_without_pools_has_none(empty_cloud):
-    assert pools.read(empty_cloud.client) == ()
-    assert pools.clients_with(empty_cloud.client, 1) == frozenset()
+    assert pool_reader.read(empty_cloud.client) == ()
+    assert pool_reader.clients_with(empty_cloud.client, 1) == frozenset()
 
 
 def test_pools_that_placement_leaves_out_are_read_by_themselves(lent):
@@ -155,7 +156,7 @@ def test_pools_that_placement_leaves_out_are_read_by_themselves(lent):
         return original(f"{path}&limit=1" if one else path)
 
     client.get = limited
-    assert [each.host for each in pools.read(client)] == ["g1", "g2"]
+    assert [each.host for each in pool_reader.read(client)] == ["g1", "g2"]
 
 
 def test_a_claim_is_over_gpu_core_and_both_nics(lent):
@@ -346,7 +347,7 @@ def test_the_doctor_names_gpus_that_are_novas_and_a_pools(lent):
         host = HostView(root, "g1", frozenset({names.HOST}), None, (), devices=devices)
         return FleetSnapshot(FleetArrays.of([host]), 0.0, ViewState.FRESH)
 
-    found = pools.read(lent.client)
+    found = pool_reader.read(lent.client)
     [good] = doctor.lent_gpus(found, fleet("0000:81:00.0"))
     assert (good.level, good.detail) == (Level.GOOD, "3 GPUs of 2 pools")
     [broken] = doctor.lent_gpus(found, fleet("b"))

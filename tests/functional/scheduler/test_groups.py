@@ -20,7 +20,7 @@ from nova_numa_ext.policy.network.terms import GroupTerm
 from nova_numa_ext.scheduler import decision, fleet, moves, process, session
 from nova_numa_ext.scheduler.group_plan import GroupPlanner
 from placement_traits import names
-from placement_traits.claims import ForeignConsumerError, NoRoomError
+from placement_traits.claim_store import ForeignConsumerError, NoRoomError
 from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.journal import Journal, read
 from placement_traits.reason import Reason

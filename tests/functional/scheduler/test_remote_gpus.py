@@ -10,8 +10,9 @@ from nova_numa_ext.policy.remote_gpu import lease_claims
 from nova_numa_ext.policy.remote_gpu.lease_claims import LeaseRoute
 from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
 from nova_numa_ext.scheduler import process
-from placement_traits import names, pools
-from placement_traits.claims import ClaimStore, emptied
+from placement_traits import names, pool_reader
+from placement_traits.claim_store import ClaimStore
+from placement_traits.claims import emptied
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.names import ServiceLevel
 from placement_traits.pool_reporter import PoolReporter
@@ -68,7 +69,7 @@ def lease(
     mbps=100,
 ):
     """Make a lease as the engine does; returns its uuid."""
-    lends = next(each for each in pools.read(cloud.placement) if each.host == host)
+    lends = next(each for each in pool_reader.read(cloud.placement) if each.host == host)
     gpu = next(each.uuid for each in lends.gpus if each.name == name)
     nics = ("", "")
     if client_of:
@@ -173,7 +174,7 @@ def test_on_its_own_host_a_lease_needs_no_bandwidth(fabric):
 
 
 def test_a_pool_that_is_drained_takes_no_more(fabric):
-    root = next(each.root for each in pools.read(fabric.placement) if each.host == "h3")
+    root = next(each.root for each in pool_reader.read(fabric.placement) if each.host == "h3")
     path = f"/resource_providers/{root}/traits"
     fabric.placement.put(f"/traits/{names.DRAINED}")
     there = fabric.placement.get(path)
@@ -237,7 +238,7 @@ def test_who_asks_for_no_remote_gpu_costs_no_look_at_pools(fabric, monkeypatch):
     def never(*_arguments):
         raise AssertionError("pools were read")
 
-    monkeypatch.setattr(pools, "read", never)
+    monkeypatch.setattr(pool_reader, "read", never)
     assert hosts(fabric, BE)
     assert hosts(fabric, {**BE, "numa_ext:remote_gpu": "allowed"})
 
@@ -248,7 +249,7 @@ def test_pools_that_cannot_be_read_refuse_nothing(fabric, monkeypatch, caplog):
     def fails(_client):
         raise ServiceUnavailableError("Placement is down")
 
-    monkeypatch.setattr(pools, "read", fails)
+    monkeypatch.setattr(pool_reader, "read", fails)
     assert hosts(fabric, REQUIRED)
     assert "Pools of remote GPUs cannot be read" in caplog.text
 
