@@ -40,6 +40,9 @@ class Term(StrEnum):
     GPU_UNKNOWN = "gpu_utility_unknown"
     GPU_NEEDED = "gpu_needed"
     GPU_POSTPONED = "gpu_postponed"
+    GPU_COMMUNICATION = "gpu_communication"
+    GPU_INTERFERENCE = "gpu_interference"
+    GPU_FRAGMENTATION = "gpu_fragmentation"
     LEASE_HINT = "lease_hint"
     REMOTE_GPU_CLIENT = "remote_gpu_client"
     REMOTE_GPU_FABRIC = "remote_gpu_fabric"
@@ -51,6 +54,8 @@ class Term(StrEnum):
     FALLBACK_CPUS = "fallback_cpus"
     TAKEN = "taken"
     GPU_BELOW = "gpu_below"
+    GPU_POLICY = "gpu_policy"
+    GPU_UTILITY = "gpu_utility"
     OFF_NODE = "off_node"
     CLASS_PENALTY = "class_penalty"
     DEVIL_PACKING = "devil_packing"
@@ -100,6 +105,9 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         Term.GPU_NEEDED: "needed: {value}",
         Term.GPU_POSTPONED: "nothing waits in nova, with numa_ext:gpu_policy={value} neither: create the server again "
         "when that is free",
+        Term.GPU_COMMUNICATION: "the distance between these GPUs costs {value} of 1",
+        Term.GPU_INTERFERENCE: "interference with jobs beside these GPUs costs {value} of 1",
+        Term.GPU_FRAGMENTATION: "breaking up the free GPUs of a socket costs {value} of 1",
         Term.LEASE_HINT: "the scheduler hint numa_ext_lease names no lease of the server's project: {value}",
         Term.REMOTE_GPU_CLIENT: "its servers reach no remote GPU: trait {against} is {value}",
         Term.REMOTE_GPU_FABRIC: "no pool of remote GPUs that counts is in its fabrics ({value})",

@@ -44,6 +44,7 @@ from nova_numa_ext.policy.gpu.utility import (
     UtilityOptions,
     communication,
 )
+from nova_numa_ext.policy.terms import Term
 from placement_traits.names import GpuPolicy
 from placement_traits.reason import Reason
 
@@ -227,18 +228,18 @@ def choose(
     placements = search(scene, even=policy is GpuPolicy.SPREAD)
     ranked = in_order(placements, host.graph, policy)
     best = ranked[0]
-    reasons = (Reason("gpu_policy", policy.value), *best.terms.reasons)
+    reasons = (Reason(Term.GPU_POLICY, policy.value), *best.terms.reasons)
     if best.utility >= job.min_utility:
         return Choice(ranked, True, reasons)
-    needed = Reason("gpu_needed", _needed(job, host, policy, store, options))
-    below = Reason("gpu_utility_below_minimum", best.utility, job.min_utility)
+    needed = Reason(Term.GPU_NEEDED, _needed(job, host, policy, store, options))
+    below = Reason(Term.GPU_BELOW_MINIMUM, best.utility, job.min_utility)
     return Choice(ranked, False, (below, *reasons, needed))
 
 
 def _misfit(job: GpuJob, part: JobGraph, host: HostGpus) -> tuple[Reason, ...]:
-    reasons = [Reason("gpus_free", host.free.bit_count(), part.tasks)]
+    reasons = [Reason(Term.GPUS_FREE, host.free.bit_count(), part.tasks)]
     if host.bandwidth_mbps is not None:
-        reasons.append(Reason("bandwidth_free_mbps", host.bandwidth_mbps, job.bandwidth_mbps))
+        reasons.append(Reason(Term.BANDWIDTH_FREE, host.bandwidth_mbps, job.bandwidth_mbps))
     return tuple(reasons)
 
 

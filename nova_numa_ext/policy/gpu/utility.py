@@ -29,6 +29,7 @@ from typing import Final
 
 from nova_numa_ext.policy.gpu.graph import GpuGraph, members
 from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, ProfileStore
+from nova_numa_ext.policy.terms import Term
 from placement_traits.errors import InvalidValueError
 from placement_traits.reason import Reason
 
@@ -115,10 +116,10 @@ class Terms:
     def reasons(self) -> tuple[Reason, ...]:
         """The terms as reasons, held against their best case."""
         return (
-            Reason("gpu_utility", self.utility, 1.0),
-            Reason("gpu_communication", self.communication, 0.0),
-            Reason("gpu_interference", self.interference, 0.0),
-            Reason("gpu_fragmentation", self.fragmentation, 0.0),
+            Reason(Term.GPU_UTILITY, self.utility, 1.0),
+            Reason(Term.GPU_COMMUNICATION, self.communication, 0.0),
+            Reason(Term.GPU_INTERFERENCE, self.interference, 0.0),
+            Reason(Term.GPU_FRAGMENTATION, self.fragmentation, 0.0),
         )
 
 

@@ -219,6 +219,8 @@ def test_f_000_15_a_placement_below_the_minimum_is_refused_and_says_what_is_need
     assert explain_command.main([server, "--journal", str(cloud.journal_path)]) == 0
     told = capsys.readouterr().out
     assert "the best GPUs it offers have utility 0.167, numa_ext:min_utility is 0.5" in told
+    assert "the distance between these GPUs costs 1 of 1" in told
+    assert "interference with jobs beside these GPUs costs" in told
     assert "needed: GPUs 0000:21:00.0, 0000:22:00.0 with utility 0.66" in told
     assert "when the jobs on 0000:21:00.0 end" in told
     assert "nothing waits in nova, with numa_ext:gpu_policy=topo_p neither" in told
