@@ -82,7 +82,7 @@ def _routes(conf: cfg.ConfigOpts) -> Application:
         lease_hosts=LeaseHosts(database),
         recovery=Recovery(database),
         scaling=ScalingGroups(database),
-        queue=options.queue.settings(),
+        queue=options.queue,
         cabling=startup.cabling(endpoints.placement(conf)),
     )
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of the job service: section ``[numa_ext_jobs]`` of its own configuration file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
@@ -9,13 +9,14 @@ from typing import ClassVar, Final
 from oslo_config import cfg
 
 from nova_numa_ext.conf import GpuOptions
-from nova_numa_ext.policy.jobs.limits import Limits
-from nova_numa_ext.policy.jobs.queue import Discipline, QueueSettings
+from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
+from nova_numa_ext.policy.jobs.limits import SECTION
+from nova_numa_ext.policy.jobs.queue import QueueSettings
 from placement_traits import oslo_options
 from placement_traits.errors import InvalidValueError
 from placement_traits.options import HostAddress, Port, Section, option, part
 
-GROUP: Final = "numa_ext_jobs"
+GROUP: Final = SECTION
 _LEAST_KEY: Final = 32
 
 
@@ -199,121 +200,13 @@ class ApiOptions(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueOptions(Section):
-    """Who starts, where, and who waits."""
+class PlanningOptions(Section):
+    """Where jobs are planned."""
 
     section: ClassVar = GROUP
-    title: ClassVar = "The queue of the job service"
+    title: ClassVar = "Planning of the job service"
 
-    discipline: Discipline = option(
-        Discipline.EASY,
-        "What follows when a job finds no place. Jobs are asked in the order of their priority, which grows with age, "
-        "then of their submission.",
-        choices={
-            "fcfs": "all jobs behind it wait, too",
-            "greedy": "jobs behind it may start; one that needs much may wait for ever",
-            "easy": "the first one has places kept for the time at which, by the walltimes of others, it can start; "
-            "jobs behind it start where they are not in its way",
-        },
-        change="places must not stay free for a job that needs much (greedy), or no job may pass another (fcfs)",
-        leave="users give walltimes: what is kept free is used by jobs that end in time",
-    )
-    ageing_per_hour: float = option(
-        1.0,
-        "How much the priority of a job grows in an hour of waiting. With 0 a stream of jobs of high priority keeps "
-        "others waiting for ever.",
-        minimum=0.0,
-        change="priorities, which go from -1000 to 1000, should yield to age sooner (raise) or later (lower)",
-        leave="users hardly set priorities: all jobs age alike",
-    )
-    preempt: bool = option(
-        False,
-        "Stop best-effort jobs whose users allow it, and queue them again, in favour of latency-critical jobs that "
-        "find no place.",
-        change="latency-critical jobs must start soon, and users of best-effort jobs know that these may be stopped",
-        leave="what a job has done when it is stopped is lost",
-    )
-    postponement_s: float = option(
-        60.0,
-        "Seconds between two postponements that count: a job of ``numa_ext:gpu_policy=topo_p`` waits for GPUs of its "
-        "``numa_ext:min_utility`` until it was postponed ``most_postponements`` times.",
-        minimum=1.0,
-        change="jobs run for hours: a better place is free later than ten minutes from now (raise)",
-        leave="jobs end every few minutes",
-    )
-    most_postponements: int = option(
-        10,
-        "Postponements after which a job of ``numa_ext:gpu_policy=topo_p`` takes any place.",
-        minimum=0,
-        change="jobs rather start than wait (lower), or rather wait (raise)",
-        leave="you have not measured what a worse place costs your jobs",
-    )
-    project_jobs: int | None = option(
-        None,
-        "Most jobs of one project that have places at a time; not set: any number.",
-        minimum=1,
-        change="one project's jobs fill the cloud",
-        leave="nova's quotas keep projects apart",
-    )
-    project_servers: int | None = option(
-        None,
-        "Most servers of one project's jobs at a time; not set: any number.",
-        minimum=1,
-        change="one project's jobs fill the cloud",
-        leave="nova's quotas keep projects apart",
-    )
-    project_leases: int | None = option(
-        None,
-        "Most leases of remote GPUs that one project has at a time; not set: any number. One more is refused. Requests "
-        "of one moment may exceed it by as many as there are of them.",
-        minimum=1,
-        change="policy lets users ask for leases, and one project takes all GPUs that are lent",
-        leave="administrators alone ask for leases",
-    )
-    project_gpu_memory_mb: int | None = option(
-        None,
-        "Most memory of remote GPUs, MiB, that the leases of one project hold together; not set: any. As "
-        "``project_leases``.",
-        minimum=1,
-        change="policy lets users ask for leases, and one project takes all GPUs that are lent",
-        leave="administrators alone ask for leases",
-    )
-    jobs_of_projects: Mapping[str, int] = option(
-        {},
-        "``project_jobs`` of single projects, by their ids.",
-        minimum=1,
-        change="a project has paid for more than others, or for less",
-        leave="all projects are alike",
-    )
-    servers_of_projects: Mapping[str, int] = option(
-        {},
-        "``project_servers`` of single projects, by their ids.",
-        minimum=1,
-        change="a project has paid for more than others, or for less",
-        leave="all projects are alike",
-    )
-    leases_of_projects: Mapping[str, int] = option(
-        {},
-        "``project_leases`` of single projects, by their ids.",
-        minimum=1,
-        change="a project has paid for more than others, or for less",
-        leave="all projects are alike",
-    )
-    gpu_memory_mb_of_projects: Mapping[str, int] = option(
-        {},
-        "``project_gpu_memory_mb`` of single projects, by their ids.",
-        minimum=1,
-        change="a project has paid for more than others, or for less",
-        leave="all projects are alike",
-    )
-    unsatisfiable_s: float = option(
-        3600.0,
-        "Seconds after which a job is given up that would find no place even if all hosts were empty, or that exceeds "
-        "a limit of its project by itself: all rounds in this time must have found so.",
-        minimum=0.0,
-        change="hosts are reinstalled for longer than an hour, and jobs should wait for them (raise)",
-        leave="an hour without a single host that is large enough is no matter of a restart",
-    )
+    planner: PlannerSettings = part(PlannerSettings)
     aggregate: str = option(
         "",
         "The uuid of an aggregate of nova's: jobs are planned on its hosts only; empty: on all hosts with an agent. "
@@ -340,38 +233,6 @@ class QueueOptions(Section):
         leave="flavors ask for GPUs by resource classes, or for none",
     )
     gpu: GpuOptions = part(GpuOptions, prefix="gpu_")
-
-    def settings(self) -> QueueSettings:
-        """Return them as the queue takes them."""
-        default = Limits(
-            self.project_jobs,
-            self.project_servers,
-            self.project_leases,
-            self.project_gpu_memory_mb,
-        )
-        projects = {
-            *self.jobs_of_projects,
-            *self.servers_of_projects,
-            *self.leases_of_projects,
-            *self.gpu_memory_mb_of_projects,
-        }
-        return QueueSettings(
-            self.discipline,
-            self.ageing_per_hour,
-            {
-                each: Limits(
-                    self.jobs_of_projects.get(each, default.jobs),
-                    self.servers_of_projects.get(each, default.servers),
-                    self.leases_of_projects.get(each, default.leases),
-                    self.gpu_memory_mb_of_projects.get(each, default.gpu_memory_mb),
-                )
-                for each in projects
-            },
-            default,
-            self.postponement_s,
-            self.preempt,
-            self.unsatisfiable_s,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,7 +275,8 @@ class JobsOptions(Section):
 
     engine: EngineOptions = part(EngineOptions)
     api: ApiOptions = part(ApiOptions)
-    queue: QueueOptions = part(QueueOptions)
+    queue: QueueSettings = part(QueueSettings)
+    planning: PlanningOptions = part(PlanningOptions)
     notify: NotifyOptions = part(NotifyOptions)
 
 

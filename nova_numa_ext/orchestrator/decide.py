@@ -217,10 +217,10 @@ def made(conf: cfg.ConfigOpts, placement: HttpAdapter) -> HostQueue:
     :raises InvalidValueError: one of the options, or a file that one names, cannot be used
     :raises ConfigurationError: names the option that cannot be read
     """
-    options = jobs_conf.read(conf).queue
+    configured = jobs_conf.read(conf)
+    options = configured.planning
     view = ViewSettings(interval_s=options.hosts_interval_s)
     aliases = devices.classes_of_aliases(options.pci_alias)
     hosts = PlacementHosts(placement, view, aliases, aggregate=_uuid(options.aggregate))
     rules = gpu_options.rules(options.gpu, jobs_conf.GROUP)
-    planner = PlannerSettings(rules, options.most_postponements)
-    return HostQueue(hosts, options.settings(), planner)
+    return HostQueue(hosts, configured.queue, replace(options.planner, rules=rules))

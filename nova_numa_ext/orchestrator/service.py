@@ -112,7 +112,7 @@ def made(conf: cfg.ConfigOpts, options: EngineOptions) -> JobEngine:
         options=options,
         hints=PlanHints(
             keys,
-            jobs_conf.read(conf).queue.most_postponements,
+            jobs_conf.read(conf).planning.planner.most_postponements,
         ),
         pools=startup.lent(endpoints.placement(conf)),
         tell=notify.configured(conf, jobs_conf.read(conf).notify, socket.gethostname()),

@@ -10,7 +10,7 @@ Shapes: ``H`` hosts.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +26,13 @@ from nova_numa_ext.policy.gpu.coarse import utility as utility_of_nodes
 from nova_numa_ext.policy.jobs import postponing
 from nova_numa_ext.policy.jobs.host_view import L3_CLASSES, HostClaims, HostsView, Integers, Mask
 from nova_numa_ext.policy.jobs.job import Part
+from nova_numa_ext.policy.jobs.limits import SECTION
 from nova_numa_ext.policy.numa import coarse, coarse_terms, requirements
 from nova_numa_ext.policy.numa.coarse import CELL, POOL
 from nova_numa_ext.policy.numa.score import Floats
 from placement_traits import names
 from placement_traits.fleet_arrays import UNKNOWN, Records
+from placement_traits.options import Section, option
 from placement_traits.request import WorkloadRequest
 
 _Devices: TypeAlias = tuple[tuple[frozenset[str], tuple[int, ...]], ...]
@@ -40,15 +42,23 @@ _JUDGED: Final = 8  # hosts whose GPUs are judged one by one, the best by the gu
 
 
 @dataclass(frozen=True, slots=True)
-class PlannerSettings:
+class PlannerSettings(Section):
     """What the operator decides about planning.
 
-    :param rules: how GPUs are judged
-    :param most_postponements: after so many a job takes any place
+    :param rules: how GPUs are judged: made of options and files
     """
 
+    section: ClassVar = SECTION
+    title: ClassVar = "How jobs are planned"
+
     rules: GpuRules = DEFAULT_RULES
-    most_postponements: int | None = postponing.MOST_POSTPONEMENTS
+    most_postponements: int = option(
+        postponing.MOST_POSTPONEMENTS,
+        "Postponements after which a job of ``numa_ext:gpu_policy=topo_p`` takes any place.",
+        minimum=0,
+        change="jobs rather start than wait (lower), or rather wait (raise)",
+        leave="you have not measured what a worse place costs your jobs",
+    )
 
 
 @dataclass(frozen=True, slots=True)

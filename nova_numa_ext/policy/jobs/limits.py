@@ -3,27 +3,54 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from nova_numa_ext.policy.jobs.job import Job
 from nova_numa_ext.policy.jobs.terms import JobTerm
+from placement_traits.options import Section, option
 from placement_traits.reason import Reason
+
+SECTION: Final = "numa_ext_jobs"
+"""Of the job service's configuration file: where the options of queue and planner stand."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of one project; None is no limit.
+class Limits(Section):
+    """Limits of one project; None is no limit. The options are those of a project that has none of its own."""
 
-    :param jobs: jobs that have places
-    :param servers: their servers
-    :param leases: remote GPUs that they ask for
-    :param gpu_memory_mb: memory of those, MiB
-    """
+    section: ClassVar = SECTION
+    title: ClassVar = "Limits of a project"
 
-    jobs: int | None = None
-    servers: int | None = None
-    leases: int | None = None
-    gpu_memory_mb: int | None = None
+    jobs: int | None = option(
+        None,
+        "Most jobs of one project that have places at a time; not set: any number.",
+        minimum=1,
+        change="one project's jobs fill the cloud",
+        leave="nova's quotas keep projects apart",
+    )
+    servers: int | None = option(
+        None,
+        "Most servers of one project's jobs at a time; not set: any number.",
+        minimum=1,
+        change="one project's jobs fill the cloud",
+        leave="nova's quotas keep projects apart",
+    )
+    leases: int | None = option(
+        None,
+        "Most leases of remote GPUs that one project has at a time; not set: any number. One more is refused. Requests "
+        "of one moment may exceed it by as many as there are of them.",
+        minimum=1,
+        change="policy lets users ask for leases, and one project takes all GPUs that are lent",
+        leave="administrators alone ask for leases",
+    )
+    gpu_memory_mb: int | None = option(
+        None,
+        "Most memory of remote GPUs, MiB, that the leases of one project hold together; not set: any. As "
+        "``project_leases``.",
+        minimum=1,
+        change="policy lets users ask for leases, and one project takes all GPUs that are lent",
+        leave="administrators alone ask for leases",
+    )
 
 
 UNLIMITED: Final = Limits()

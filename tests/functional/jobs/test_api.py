@@ -40,7 +40,6 @@ from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.elastic.following import follow
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.elastic.trace import read_trace
-from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.jobs.queue import QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import OPEN, TENANTS_SENTENCES, JobTerm, for_tenants
@@ -979,7 +978,7 @@ def test_a_project_has_so_many_waiting_jobs_and_servers(jobs, cloud):
 
 
 def test_what_a_projects_jobs_have_of_what_they_may_have_at_a_time_is_shown(jobs, cloud):
-    queue = QueueSettings(limits={"project-1": Limits(jobs=4)})
+    queue = QueueSettings(jobs_of_projects={"project-1": 4})
     client = client_of(jobs, cloud, queue)
     planned = jobs.create(new_job())
     jobs.move(planned, JobState.PLANNED, (Reason("placed", "h1"),), Actor("engine"))
@@ -996,8 +995,11 @@ def test_what_a_projects_jobs_have_of_what_they_may_have_at_a_time_is_shown(jobs
 def test_a_lease_beyond_a_limit_of_its_project_is_refused_and_one_that_ended_counts_no_more(
     jobs, cloud
 ):
-    limits = {"project-of-admins": Limits(leases=3, gpu_memory_mb=2500)}
-    client = client_of(jobs, cloud, QueueSettings(limits=limits))
+    queue = QueueSettings(
+        leases_of_projects={"project-of-admins": 3},
+        gpu_memory_mb_of_projects={"project-of-admins": 2500},
+    )
+    client = client_of(jobs, cloud, queue)
     Leases(jobs._database).create("project-1", "user-1", LEASE)
     made = [client.post("/v1/leases", json=LEASE_BODY, headers=ADMIN) for _ in range(3)]
     assert [each.status_code for each in made] == [202, 202, 403]
@@ -1041,8 +1043,8 @@ def test_the_place_of_a_job_is_that_in_which_the_queue_asks_it(jobs, cloud):
 @pytest.mark.parametrize("query", ["", "?dry_run=true"])
 def test_a_job_above_what_its_project_may_have_at_a_time_is_refused(jobs, cloud, query):
     """Three servers; another project may have more."""
-    of_projects = {"project-1": Limits(servers=2), "project-2": Limits(servers=3)}
-    client = client_of(jobs, cloud, QueueSettings(limits=of_projects))
+    queue = QueueSettings(servers_of_projects={"project-1": 2, "project-2": 3})
+    client = client_of(jobs, cloud, queue)
     response = client.post(f"/v1/jobs{query}", json=BODY, headers=MEMBER)
     assert (response.status_code, detail(response)) == (
         403,

@@ -305,16 +305,19 @@ def test_the_queue_is_as_the_file_says(tmp_path):
         "leases_of_projects = rich:50",
         "gpu_memory_mb_of_projects = poor:1000",
     )
-    settings = jobs_conf.read(conf).queue.settings()
-    assert settings == QueueSettings(
-        Discipline.FCFS,
-        0.0,
-        {"rich": Limits(9, 99, 50, 4000), "poor": Limits(3, 1, 5, 1000)},
-        Limits(3, None, 5, 4000),
-        5.0,
-        True,
-        8.0,
-    )
+    settings = jobs_conf.read(conf).queue
+    assert (settings.discipline, settings.ageing_per_hour) == (Discipline.FCFS, 0.0)
+    assert (settings.preempt, settings.postponement_s, settings.unsatisfiable_s) == (True, 5.0, 8.0)
+    assert settings.limited
+    assert settings.limits_of("rich") == Limits(9, 99, 50, 4000)
+    assert settings.limits_of("poor") == Limits(3, 1, 5, 1000)
+    assert settings.limits_of("another") == Limits(3, None, 5, 4000)
+
+
+def test_the_queue_of_an_empty_file_is_the_one_that_nothing_was_said_of(tmp_path):
+    found = jobs_conf.read(configured(tmp_path))
+    assert (found.queue, found.planning.planner) == (QueueSettings(), PlannerSettings())
+    assert not found.queue.limited
 
 
 def test_what_a_pci_alias_and_a_gpu_option_say_is_checked_at_the_start(tmp_path):

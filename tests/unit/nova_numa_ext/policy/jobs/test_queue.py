@@ -108,7 +108,7 @@ def test_a_job_that_no_fleet_holds_blocks_nothing(settings: QueueSettings) -> No
 
 def test_a_job_is_given_up_when_all_rounds_of_a_time_found_no_fleet_that_holds_it() -> None:
     """Eight units are there, of which four are not published from 100 s to 200 s; for good from 300 s on."""
-    settings = QueueSettings(unsatisfiable_s=60.0, limits={"small": Limits(servers=5)})
+    settings = QueueSettings(unsatisfiable_s=60.0, servers_of_projects={"small": 5})
     both = (a_job("wide", 6), a_job("limited", 6, project="small"))
     state, seen = QueueState(), {}
     for now in range(0, 400, 20):
@@ -183,7 +183,10 @@ def test_time_with_places_is_no_waiting() -> None:
 
 def test_limits_of_projects_count_what_starts_in_the_round() -> None:
     settings = QueueSettings(
-        Discipline.FCFS, limits={"small": Limits(servers=3)}, default_limits=Limits(jobs=1)
+        Discipline.FCFS,
+        default_limits=Limits(jobs=1),
+        jobs_of_projects={"small": 9},
+        servers_of_projects={"small": 3},
     )
     jobs = (
         a_job("a", 2, 1.0, project="small"),
@@ -421,7 +424,7 @@ def test_easy_never_delays_a_reservation(jobs: list[tuple[Job, float]]) -> None:
 
 @given(workloads(priorities=3), st.sampled_from(Discipline))
 def test_limits_hold_at_every_moment(jobs: list[tuple[Job, float]], discipline: Discipline) -> None:
-    settings = QueueSettings(discipline, limits={"a": Limits(jobs=2, servers=6)})
+    settings = QueueSettings(discipline, jobs_of_projects={"a": 2}, servers_of_projects={"a": 6})
 
     def within(active: Sequence[ActiveJob[Plan[int]]]) -> None:
         of_a = [each.job for each in active if each.job.project == "a"]
