@@ -162,8 +162,9 @@ def secret_options(configuration: Configuration) -> frozenset[str]:
 
 def _known(conf: cfg.ConfigOpts) -> dict[str, list[cfg.Opt]]:
     """Return all options that this program or a library of it reads, by section."""
-    from keystoneauth1 import exceptions, loading
     from oslo_log import _options as log_options  # what oslo-config-generator reads, too
+
+    from placement_traits.keystone import credential_options
 
     section = PlacementOptions.section
     known = {group.name: options for group, options in list_opts()}
@@ -172,12 +173,8 @@ def _known(conf: cfg.ConfigOpts) -> dict[str, list[cfg.Opt]]:
         *(option for _, found in log_options.list_opts() for option in found),
     ]
     with credentials_readable():
-        loading.register_auth_conf_options(conf, section)
-        credentials = conf[section].auth_section or section
-        plugin = conf[credentials].auth_type
-    found = known.setdefault(credentials, loading.get_auth_common_conf_options())
-    with contextlib.suppress(exceptions.NoMatchingPlugin):  # reported by who asks for credentials
-        found += loading.get_auth_plugin_conf_options(plugin) if plugin else []
+        credentials, found = credential_options(conf, section)
+    known[credentials] = [*known.get(credentials, ()), *found]
     return known
 
 

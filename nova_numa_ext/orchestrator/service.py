@@ -31,7 +31,7 @@ from oslo_config import cfg
 from nova_numa_ext import endpoints, metrics
 from nova_numa_ext.job_hint import hint_keys
 from nova_numa_ext.orchestrator import conf as jobs_conf
-from nova_numa_ext.orchestrator import decide, notify, startup
+from nova_numa_ext.orchestrator import decide, known_options, notify, startup
 from nova_numa_ext.orchestrator.conf import EngineOptions
 from nova_numa_ext.orchestrator.engine import JobEngine
 from nova_numa_ext.orchestrator.hints import PlanHints
@@ -58,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         conf = startup.configured(arguments.config_file)
         startup.log_to(conf)
+        known_options.report(conf)
         options = jobs_conf.read(conf).engine
         engine = made(conf, options)
     except NumaExtError as error:

@@ -8,7 +8,7 @@ exit status is the one after which gunicorn starts no other worker.
 import sys
 from typing import Final
 
-from nova_numa_ext.orchestrator import startup
+from nova_numa_ext.orchestrator import known_options, startup
 from nova_numa_ext.orchestrator.application import Application, assembled
 from placement_traits.errors import NumaExtError
 
@@ -19,6 +19,7 @@ def _made() -> Application:
     try:
         conf = startup.configured()
         startup.log_to(conf)
+        known_options.report(conf)
         return assembled(conf)
     except NumaExtError as error:
         sys.stderr.write(f"{startup.PROJECT}: {error}\n")

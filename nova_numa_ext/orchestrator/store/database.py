@@ -2,7 +2,7 @@
 """Where the database is, how its transactions begin and end, and which version its tables have."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -60,6 +60,12 @@ class DatabaseError(ServiceUnavailableError):
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register oslo.db's options in ``[database]``; registering twice is harmless."""
     conf.register_opts(options.database_opts, "database")
+
+
+def list_opts() -> list[tuple[str, Sequence[cfg.Opt]]]:
+    """Return oslo.db's options by section."""
+    found: list[tuple[str, Sequence[cfg.Opt]]] = options.list_opts()
+    return found
 
 
 class Database:
