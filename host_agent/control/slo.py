@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from host_agent.conf.slo import SloOptions
 from host_agent.control.slo_report import SloReport
@@ -37,7 +37,7 @@ from host_agent.model.journal import Entry, Result
 from host_agent.model.latency import LcServer
 from host_agent.model.pages import Shares
 from host_agent.model.partition import PartitionPlace
-from host_agent.model.process import GroupLevel
+from host_agent.model.process import GroupLevel, QuotaReport
 from host_agent.model.round import Round
 from host_agent.model.traffic import Traffic
 from host_agent.observe.bandwidth import Bandwidth
@@ -53,34 +53,79 @@ _IDLE_S: Final = 1.0
 _RETRY_S: Final = 1.0
 
 
+class ThrottleWriter(Protocol):
+    """Writes levels at once: :class:`~host_agent.machine.privileged.api.Privileged`."""
+
+    def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
+        """Write levels of groups; return one sentence each about what went wrong, "" for nothing."""
+
+    def limit_cpu_time(self, levels: Sequence[tuple[str, int]], write: bool) -> QuotaReport:
+        """Take CPU time instead, where levels are that: by server, per cent."""
+
+
+class TrafficReader(Protocol):
+    """Memory traffic: :class:`~host_agent.observe.bandwidth.BandwidthReader`."""
+
+    def servers(self, places: Iterable[PartitionPlace]) -> Mapping[str, Bandwidth]:
+        """Return that of servers."""
+
+
+class LegalLevels(Protocol):
+    """What levels a host has."""
+
+    def of(self, topology: HostTopology) -> tuple[int, ...]:
+        """Return them, per cent, ascending."""
+
+
+class RoundStarter(Protocol):
+    """Starts rounds of the agent: :class:`~host_agent.machine.libvirt.DomainSource`."""
+
+    def wake(self) -> None:
+        """Start one now."""
+
+
+class PortServer(Protocol):
+    """Latency ports of guests: :class:`~host_agent.observe.latency.ports.SloPorts`."""
+
+    def serve(self, lcs: Iterable[LcServer]) -> None:
+        """See to it that these servers have one where they want one; does not wait."""
+
+
+class Permission(Protocol):
+    """Whether anything may be changed now."""
+
+    def paused(self) -> bool:
+        """Return whether an operator has paused the agent."""
+
+    def lapsed(self) -> bool:
+        """Return whether the dead-man switch takes all throttles off, because rounds hang or fail."""
+
+    def acts(self) -> bool:
+        """Return whether objectives are acted for, see :class:`~host_agent.control.rollout.Rollout`."""
+
+    def balancers(self) -> str:
+        """Return which other software moves pages on this host, "" for none; then BALM moves none."""
+
+
 @dataclass(frozen=True, slots=True)
 class SloHost:
     """What the controller needs of the host.
 
-    :param throttle: writes levels of groups; one sentence each about what went wrong, "" for nothing
-    :param limit: takes CPU time instead, where levels are that: by server, per cent; one sentence each about what went
-        wrong
-    :param traffic: reads the memory traffic of servers
-    :param levels: returns the legal levels on a host, per cent, ascending
-    :param wake: starts a round of the agent now
-    :param plug: sees to it that these servers have a latency port where they want one; does not wait
-    :param paused: returns whether an operator has paused the agent
-    :param lapsed: returns whether the dead-man switch takes all throttles off, because rounds hang or fail
-    :param acts: returns whether anything may be changed now, see :class:`~host_agent.control.rollout.Rollout`
-    :param balancers: returns which other software moves pages on this host, "" for none; then BALM moves none
+    :param writer: of levels
+    :param traffic: of servers
+    :param legal: levels
+    :param rounds: of the agent
+    :param permission: to change anything
+    :param ports: None where the operator lets guests have none
     :param margin_mb: MiB that stay free on every node
     """
 
-    throttle: Callable[[Sequence[GroupLevel]], Sequence[str]]
-    limit: Callable[[Sequence[tuple[str, int]]], Sequence[str]]
-    traffic: Callable[[Iterable[PartitionPlace]], Mapping[str, Bandwidth]]
-    levels: Callable[[HostTopology], tuple[int, ...]]
-    wake: Callable[[], None]
-    plug: Callable[[Iterable[LcServer]], None] = lambda _lcs: None
-    paused: Callable[[], bool] = lambda: False
-    lapsed: Callable[[], bool] = lambda: False
-    acts: Callable[[], bool] = lambda: True
-    balancers: Callable[[], str] = lambda: ""
+    writer: ThrottleWriter
+    traffic: TrafficReader
+    legal: LegalLevels
+    rounds: RoundStarter
+    permission: Permission
+    ports: PortServer | None = None
     margin_mb: float = 0.0
 
 
@@ -127,7 +172,7 @@ class SloController:
         self._decided_s = self._traffic_s = self._shown_s = -math.inf
         self._writing = threading.Lock()
         self._paused = self._round_paused = self._lapsed = False
-        self._observes = not host.acts()
+        self._observes = not host.permission.acts()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -136,13 +181,13 @@ class SloController:
     def refine(self, decision: Decision, observation: Observation) -> Decision:
         """Return the decision with the levels and shares that hold now; remember the host for the thread."""
         if observation.topology is not self._topology:
-            self._legal = self._host.levels(observation.topology)
+            self._legal = self._host.legal.of(observation.topology)
             self._topology = observation.topology
-        moves = not self._host.balancers()
+        moves = not self._host.permission.balancers()
         view = look(decision, observation, self._host.margin_mb, self._legal, moves=moves)
         self._view = view
-        if not self._observes:
-            self._host.plug(view.lcs)
+        if self._host.ports and not self._observes:
+            self._host.ports.serve(view.lcs)
         state = self._state
         self._refined_s = self._clock()
         self._refined = self._levels(view)
@@ -230,7 +275,8 @@ class SloController:
         levels = self._levels(view)
         todo = [(uuid, min(found.values())) for uuid, found in sorted(levels.items()) if found]
         try:
-            problems = self._host.limit(todo)
+            report = self._host.writer.limit_cpu_time(todo, True)
+            problems = [problem for _, problem in report.problems]
         except (NumaExtError, OSError) as error:
             problems = [str(error)]
         for problem in problems:
@@ -278,7 +324,7 @@ class SloController:
 
     def _on_hold(self) -> bool:
         """Tell whether an operator has paused the agent: rounds may be long, so the mark is looked at here."""
-        paused = self._host.paused()
+        paused = self._host.permission.paused()
         before, self._paused = self._paused, paused
         if paused and not before:
             self._settle()
@@ -289,7 +335,7 @@ class SloController:
 
     def _released(self) -> bool:
         """Tell whether the dead-man switch has the last word: what is written now, it would not take off again."""
-        before, self._lapsed = self._lapsed, self._host.lapsed()
+        before, self._lapsed = self._lapsed, self._host.permission.lapsed()
         if self._lapsed and not before:
             problem = "no round ends: the dead-man switch takes all throttles off"
             LOG.warning("%s", problem)
@@ -302,7 +348,7 @@ class SloController:
 
     def _only_observes(self) -> bool:
         """Tell whether nothing may be changed; when that begins, what may stand so is written before."""
-        observes = not self._host.acts()
+        observes = not self._host.permission.acts()
         before, self._observes = self._observes, observes
         if observes and not before:
             self._settle()
@@ -378,7 +424,7 @@ class SloController:
     def _enforce(self, view: SloView) -> None:
         """Write the levels that differ from the effective ones; leave the rest to a round."""
         with self._writing:
-            if self._host.lapsed():
+            if self._host.permission.lapsed():
                 self._effective, self._suspect = {}, True
                 return
             levels = of_groups(self._levels(view), self._places)
@@ -390,7 +436,7 @@ class SloController:
             elif self._problem:
                 self._recovered("no level is left that could not be written")
         if self._overdue(view):
-            self._host.wake()
+            self._host.rounds.wake()
 
     @property
     def _allocates(self) -> bool:
@@ -406,7 +452,7 @@ class SloController:
 
     def _write(self, todo: Sequence[GroupLevel]) -> None:
         try:
-            problems: Sequence[str] = self._host.throttle(todo)
+            problems: Sequence[str] = self._host.writer.throttle(todo)
         except (NumaExtError, OSError) as error:
             problems = [str(error)] * len(todo)
         for level, problem in zip(todo, problems, strict=True):
@@ -417,7 +463,7 @@ class SloController:
         if problem and problem != self._problem:
             LOG.warning("bandwidth levels cannot be written: %s", problem)
             self._report.write(Entry("throttle", Result.FAILED, problem=problem))
-            self._host.wake()
+            self._host.rounds.wake()
         self._report.count("throttle", Result.FAILED if problem else Result.DONE)
         if problem:
             self._problem, self._suspect = problem, True
@@ -441,7 +487,7 @@ class SloController:
             self._traffic_s = now
             bes = {be.uuid for be in self._view.bes}
             places = [place for uuid, place in self._places.items() if uuid in bes]
-            found = self._host.traffic(places)
+            found = self._host.traffic.servers(places)
             self._traffic = {uuid: bandwidth.traffic for uuid, bandwidth in found.items()}
         self._report.guests(self._view.titles, self._sources.faults(now))
 

@@ -2,7 +2,7 @@
 """Put the SLO controller together from the configuration: latencies, levels, files, the way to a higher layer."""
 
 import os
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 from host_agent.control.escalation import Escalation, bus, nova
 from host_agent.control.pipeline import RefinerHost
@@ -10,6 +10,7 @@ from host_agent.control.slo import SloController, SloHost
 from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import SloStore
 from host_agent.machine.rdt.backend import tree
+from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.levels import mba_levels, quota_levels
 from host_agent.model.modes import Feature
 from host_agent.observe.bandwidth import BandwidthReader
@@ -29,14 +30,6 @@ def build(host: RefinerHost) -> SloController | None:
         return None
     resctrl = tree(paths)
 
-    def levels(topology: HostTopology) -> tuple[int, ...]:
-        if topology.rdt and topology.rdt.mba:
-            return mba_levels(resctrl.bandwidth())
-        return quota_levels() if conf.rdt.cpu_time_fallback else ()
-
-    def limit(by_server: Sequence[tuple[str, int]]) -> list[str]:
-        return [problem for _, problem in host.privileged.limit_cpu_time(by_server, True).problems]
-
     ports = SloPorts(
         host.privileged.plug_latency_port,
         host.journal,
@@ -47,21 +40,54 @@ def build(host: RefinerHost) -> SloController | None:
         slo,
         SloSources(ChannelFeed(slo.feed, PortSockets()), host.feeds),
         SloHost(
-            host.privileged.throttle,
-            limit,
-            BandwidthReader(resctrl).servers,
-            levels,
-            host.source.wake,
-            plug=ports.serve if slo.channel else lambda _lcs: None,
-            paused=paths.paused.exists,
-            lapsed=host.lapsed,
-            acts=lambda: host.acts(Feature.SLO),
-            balancers=host.balancers,
+            host.privileged,
+            BandwidthReader(resctrl),
+            _HostLevels(resctrl, cpu_time=conf.rdt.cpu_time_fallback),
+            host.source,
+            _Permitted(host),
+            ports if slo.channel else None,
             margin_mb=conf.memory.margin_mb,
         ),
         SloStore(paths.slo, host.metrics.lost),
         SloReport(slo, host.journal, count=host.metrics.count, escalate=_escalation(host)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _HostLevels:
+    """:class:`~host_agent.control.slo.LegalLevels` of bandwidth, or of CPU time in its place where that is allowed."""
+
+    resctrl: Resctrl
+    cpu_time: bool
+
+    def of(self, topology: HostTopology) -> tuple[int, ...]:
+        """Return them, per cent, ascending."""
+        if topology.rdt and topology.rdt.mba:
+            return mba_levels(self.resctrl.bandwidth())
+        return quota_levels() if self.cpu_time else ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Permitted:
+    """:class:`~host_agent.control.slo.Permission` of a host's refiners."""
+
+    host: RefinerHost
+
+    def paused(self) -> bool:
+        """An operator's mark is there."""
+        return self.host.conf.paths.paused.exists()
+
+    def lapsed(self) -> bool:
+        """See :class:`~host_agent.control.pipeline.RefinerHost`."""
+        return self.host.lapsed()
+
+    def acts(self) -> bool:
+        """See :class:`~host_agent.control.pipeline.RefinerHost`."""
+        return self.host.acts(Feature.SLO)
+
+    def balancers(self) -> str:
+        """See :class:`~host_agent.control.pipeline.RefinerHost`."""
+        return self.host.balancers()
 
 
 def _escalation(host: RefinerHost) -> Escalation:

@@ -28,7 +28,7 @@ from host_agent.decide.slo.shapes import BalmPhase, BeTarget
 from host_agent.model.counters import ServerCounters
 from host_agent.model.journal import Entry
 from host_agent.model.partition import PartitionPlace
-from host_agent.model.process import GroupLevel
+from host_agent.model.process import GroupLevel, QuotaReport
 from host_agent.model.traffic import Traffic
 from host_agent.observe.bandwidth import Bandwidth
 from host_agent.observe.latency.channel import ChannelFeed, PortSockets
@@ -39,7 +39,7 @@ from host_agent.observe.latency.sources import SILENCE_S, SloSources
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import METRICS
 from placement_traits.errors import CapabilityMissingError
-from placement_traits.topology import Mba, RdtCapability
+from placement_traits.topology import HostTopology, Mba, RdtCapability
 from tests.support.executors import make_executor
 from tests.support.fake_host import FakeHost
 from tests.support.old_state import VERSIONS, written_by
@@ -86,6 +86,25 @@ class Guest:
         self._listener.close()
 
 
+class Allowed:
+    """What else a bench says about whether anything may be changed."""
+
+    def __init__(self, bench: "Bench") -> None:
+        self._bench = bench
+
+    def paused(self) -> bool:
+        return (self._bench.folder / "paused").exists()
+
+    def lapsed(self) -> bool:
+        return self._bench.lapsed
+
+    def acts(self) -> bool:
+        return self._bench.acts
+
+    def balancers(self) -> str:
+        return self._bench.balancers
+
+
 class Bench:
     """Agent and controller on a clock that the test turns."""
 
@@ -116,21 +135,17 @@ class Bench:
 
     def restart(self) -> None:
         """A new agent process; host and files stay."""
-        self.ports = SloPorts(self.host.plug_latency_port, self, Inline(), self._wake, self.clock)  # type: ignore[arg-type]
+        self.ports = SloPorts(self.host.plug_latency_port, self, Inline(), self.wake, self.clock)  # type: ignore[arg-type]
         self.controller = SloController(
             self.options,
             SloSources(ChannelFeed(self.options.feed, PortSockets(self.clock)), (self.proxy,)),
             SloHost(
-                self._throttle,
-                self._limit,
-                self._traffic,
-                lambda _topology: LEVELS,
-                self._wake,
-                plug=self.ports.serve,
-                paused=(self.folder / "paused").exists,
-                lapsed=lambda: self.lapsed,
-                acts=lambda: self.acts,
-                balancers=lambda: self.balancers,
+                self,
+                self,
+                self,
+                self,
+                Allowed(self),
+                self.ports,
             ),
             SloStore(self.folder / "slo.json"),
             SloReport(
@@ -159,15 +174,17 @@ class Bench:
     def write(self, entry: Entry) -> None:
         self.journal.append(entry)
 
-    def _throttle(self, levels: Sequence[GroupLevel]) -> Sequence[str]:
+    def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
         self.levels.append(tuple(levels))
         return (self.refused,) * len(levels)
 
-    def _limit(self, levels: Sequence[tuple[str, int]]) -> Sequence[str]:
-        self.host.limit_cpu_time(levels, True)
-        return ()
+    def limit_cpu_time(self, levels: Sequence[tuple[str, int]], write: bool) -> QuotaReport:
+        return self.host.limit_cpu_time(levels, write)
 
-    def _traffic(self, places: object) -> dict[str, Bandwidth]:
+    def of(self, _topology: HostTopology) -> tuple[int, ...]:
+        return LEVELS
+
+    def servers(self, places: object) -> dict[str, Bandwidth]:
         """What servers use, by the lowest level written last."""
         bes = [uuid for uuid, found in self.host.running.items() if "BE" in str(found.server.specs)]
         written = [
@@ -176,7 +193,7 @@ class Bench:
         part = min(written, default=100) / 100
         return {uuid: Bandwidth({0: Traffic(5000.0 * part, 9000.0 * part)}) for uuid in bes}
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         self.wakes += 1
 
     def lc(self, title: str = "lc", cpu: int = 1, **specs: str) -> Server:
@@ -562,13 +579,14 @@ def test_levels_that_could_not_be_read_are_read_in_the_next_round(bench: Bench) 
     bench.be()
     asked: list[object] = []
 
-    def levels(topology: object) -> tuple[int, ...]:
-        asked.append(topology)
-        if len(asked) == 1:
-            raise OSError("resctrl is busy")
-        return LEVELS
+    class Busy:
+        def of(self, topology: object) -> tuple[int, ...]:
+            asked.append(topology)
+            if len(asked) == 1:
+                raise OSError("resctrl is busy")
+            return LEVELS
 
-    bench.controller._host = replace(bench.controller._host, levels=levels)
+    bench.controller._host = replace(bench.controller._host, legal=Busy())
     bench.round()
     bench.round()
     bench.controller.poll()
@@ -655,8 +673,8 @@ def test_a_port_that_libvirt_refuses_is_tried_again_later(bench: Bench) -> None:
         refusals.append(uuid)
         raise CapabilityMissingError("libvirt plugs nothing in: test")
 
-    ports = SloPorts(refuse, bench, Inline(), bench._wake, bench.clock)  # type: ignore[arg-type]
-    bench.controller._host = replace(bench.controller._host, plug=ports.serve)
+    ports = SloPorts(refuse, bench, Inline(), bench.wake, bench.clock)  # type: ignore[arg-type]
+    bench.controller._host = replace(bench.controller._host, ports=ports)
     bench.host.boot(Server("a", SLO, cpus=(1,), devices=CONTROLLER))
     for _ in range(3):
         bench.round()
