@@ -80,6 +80,26 @@ class ClaimSource(Protocol):
         """Return the claims."""
 
 
+class PlacementSide(Protocol):
+    """Placement, as one host asks it. What fails is asked again until it succeeds, and kept then.
+
+    The writer and all that is made for a root are made in the publisher's thread, so that slow imports and Keystone do
+    not delay the loop.
+    """
+
+    def root(self) -> str:
+        """Return the name of nova's root provider; asked at the first round, when libvirt is known to answer."""
+
+    def writer(self) -> TreeWriter:
+        """Return what makes Placement equal to a tree."""
+
+    def claims(self, root: str) -> ClaimSource | None:
+        """Return what reads claims; None: nothing is reserved for servers that are counted elsewhere."""
+
+    def beat(self, root: str) -> Beat | None:
+        """Return what beats; None: nothing does."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Desired:
     """What Placement should hold.
@@ -99,38 +119,30 @@ class Publisher:
     """Takes rounds, writes Placement from a thread of its own; a :class:`~host_agent.control.agent.Listener`.
 
     :param options: the operator's
-    :param make_root: name of nova's root provider; called at the first round, when libvirt is known to answer
-    :param make_writer: called in the thread, so that slow imports and Keystone do not delay the loop; called again
-        until it succeeds
+    :param side: of Placement
     :param metrics: show whether Placement is up to date
     :param facts: published beside what a round shows
-    :param make_claim_source: makes what reads claims, for a root's name, in the thread; called again until it succeeds;
-        None: nothing is reserved for servers that are counted elsewhere
     :param follower: gets the mode in Placement at each pass; before it was read once nothing is published, because
         it would be what an agent publishes that observes
-    :param make_beat: makes what beats, for a root's name, in the thread; called again until it succeeds; None: none
     """
 
     def __init__(
         self,
         options: Options,
-        make_root: Callable[[], str],
-        make_writer: Callable[[], TreeWriter],
+        side: PlacementSide,
         metrics: Metrics,
         facts: PublishedFacts = _NO_FACTS,
         *,
-        make_claim_source: Callable[[str], ClaimSource] | None = None,
-        make_beat: Callable[[str], Beat] | None = None,
         follower: ModeFollower | None = None,
     ) -> None:
         self._follower = follower
         self._options = options
-        self._root = functools.cache(make_root)
-        self._make_writer = make_writer
+        self._root = functools.cache(side.root)
+        self._side = side
         self._metrics = metrics
         self._facts = facts
-        self._claim_source = functools.cache(make_claim_source) if make_claim_source else None
-        self._beat = functools.cache(make_beat) if make_beat else None
+        self._claim_source = functools.cache(side.claims)
+        self._beat = functools.cache(side.beat)
         self._writer: TreeWriter | None = None
         self._changed = threading.Condition()
         self._desired: _Desired | None = None
@@ -194,7 +206,7 @@ class Publisher:
             return True
         try:
             if self._writer is None:
-                self._writer = self._make_writer()
+                self._writer = self._side.writer()
             traits = self._writer.root_traits(self._root())
         except NumaExtError as error:
             self._log((f"Until the mode in Placement is known this host observes. {error}",))
@@ -249,7 +261,7 @@ class Publisher:
         """Write once; tell whether Placement is up to date."""
         try:
             if self._writer is None:
-                self._writer = self._make_writer()
+                self._writer = self._side.writer()
             elsewhere, problems = self._elsewhere(desired.claims)
             report = self._writer.sync(with_reserved(desired.tree, elsewhere))
             if self._follower is not None:
@@ -273,11 +285,12 @@ class Publisher:
 
         :raises ServiceUnavailableError: Placement does not answer
         """
-        if self._claim_source is None or not claims:
+        if not claims:
             return {}, ()
         root = self._root()
         try:
-            found = claimed_elsewhere(claims, self._claim_source(root).read())
+            source = self._claim_source(root)
+            found = claimed_elsewhere(claims, source.read()) if source else {}
         except ServiceUnavailableError:
             raise
         except NumaExtError as error:
@@ -286,10 +299,11 @@ class Publisher:
 
     def _beat_now(self) -> tuple[str, ...]:
         """Beat if it is time; that it cannot be done is a problem to log, as above."""
-        if self._beat is None:
-            return ()
+        root = self._root()
         try:
-            self._beat(self._root()).turn()
+            beat = self._beat(root)
+            if beat is not None:
+                beat.turn()
         except NumaExtError as error:
             return (f"The beat of this host is not written. {error}",)
         return ()

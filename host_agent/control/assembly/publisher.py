@@ -2,6 +2,7 @@
 """Put together what publishes in Placement: clients, measured traffic, claims."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from host_agent.conf.configuration import Configuration
 from host_agent.decide.amounts.reserved_bandwidth import ReservationSettings
@@ -18,7 +19,13 @@ from host_agent.report.clients import (
     make_reporter,
 )
 from host_agent.report.metrics import Metrics
-from host_agent.report.publisher import ModeFollower, PublishedFacts, Publisher
+from host_agent.report.publisher import (
+    ClaimSource,
+    ModeFollower,
+    PublishedFacts,
+    Publisher,
+    TreeWriter,
+)
 from host_agent.report.reserved_bandwidth import BandwidthReservation
 from placement_traits.best_effort import BestEffortWriter
 
@@ -43,25 +50,48 @@ def build(
     resctrl = tree(conf.paths)
     return Publisher(
         conf,
-        lambda: _root(conf, source, metrics),
-        lambda: make_reporter(conf),
+        ConfiguredPlacement(conf, source, metrics, costs),
         metrics,
         PublishedFacts(
             lambda: len(foreign_groups(resctrl)), unsatisfiable, _reservation(conf, resctrl)
         ),
-        make_claim_source=lambda root: make_claim_reader(conf, root),
-        make_beat=lambda root: Beat(make_beat_writer(conf, root), costs=costs),
         follower=follower,
     )
 
 
-def _root(conf: Configuration, source: DomainSource, metrics: Metrics) -> str:
-    """Return the name of nova's root provider, and keep it for who withdraws the host's tiers."""
-    name = conf.host.name or source.hostname()
-    kept = published_host.store(conf.paths.published)
-    if kept.load() != name:
-        BestEffortWriter("state", metrics.lost).attempt(lambda: kept.save(name))
-    return name
+@dataclass(frozen=True, slots=True)
+class ConfiguredPlacement:
+    """:class:`~host_agent.report.publisher.PlacementSide` of the configured service.
+
+    :param source: knows the host's name where the operator gives none
+    :param metrics: count a state file that could not be written
+    :param costs: see :class:`~host_agent.report.beat.Beat`
+    """
+
+    conf: Configuration
+    source: DomainSource
+    metrics: Metrics
+    costs: Callable[[], tuple[float, float]]
+
+    def root(self) -> str:
+        """Return the name of nova's root provider, and keep it for who withdraws the host's tiers."""
+        name = self.conf.host.name or self.source.hostname()
+        kept = published_host.store(self.conf.paths.published)
+        if kept.load() != name:
+            BestEffortWriter("state", self.metrics.lost).attempt(lambda: kept.save(name))
+        return name
+
+    def writer(self) -> TreeWriter:
+        """Return what makes Placement equal to a tree."""
+        return make_reporter(self.conf)
+
+    def claims(self, root: str) -> ClaimSource:
+        """Return what reads claims."""
+        return make_claim_reader(self.conf, root)
+
+    def beat(self, root: str) -> Beat:
+        """Return what beats."""
+        return Beat(make_beat_writer(self.conf, root), costs=self.costs)
 
 
 def _reservation(conf: Configuration, resctrl: Resctrl) -> BandwidthReservation | None:

@@ -15,6 +15,7 @@ from placement_traits import host_modes, names
 from placement_traits.host_modes import HostModes
 from placement_traits.names import ObserveTrait, TierTrait
 from placement_traits.reporter import Reporter
+from tests.support.placement_side import GivenPlacement
 
 H1 = "h1"
 
@@ -118,8 +119,7 @@ def test_an_agent_obeys_publishes_it_and_remembers_it(one_compute, tmp_path):
         )
         publisher = Publisher(
             Options(),
-            lambda: H1,
-            lambda: Reporter(cloud.connect()),
+            GivenPlacement(Reporter(cloud.connect()), H1),
             Metrics(),
             follower=rollout,
         )

@@ -17,6 +17,7 @@ from host_agent.report.publisher import PublishedFacts, Publisher
 from placement_traits.client import PlacementError
 from placement_traits.reporter import Reporter
 from tests.support.allocations import L3_PART, SPECS, server_on
+from tests.support.placement_side import GivenPlacement
 
 FULL = {**SPECS, "resources_NODE:CUSTOM_LLC_WAY": "13"}
 
@@ -34,11 +35,9 @@ def agent(host):
     client = host.cloud.client
     publisher = Publisher(
         Options(placement=PlacementOptions(cell_packing="pack")),
-        lambda: "h1",
-        lambda: Reporter(client),
+        GivenPlacement(Reporter(client), "h1", ClaimReader(client, "h1")),
         Metrics(),
         PublishedFacts(reservation=Nothing()),
-        make_claim_source=lambda root: ClaimReader(client, root),
     )
 
     def publish(*servers):

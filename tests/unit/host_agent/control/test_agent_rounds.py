@@ -48,6 +48,7 @@ from tests.support.executors import make_executor
 from tests.support.fake_host import FakeHost
 from tests.support.hosts import shown
 from tests.support.old_state import VERSIONS, written_by
+from tests.support.placement_side import GivenPlacement
 
 SHARED = "0,2,4,6"
 
@@ -1060,7 +1061,9 @@ def test_a_listener_that_fails_keeps_the_round_from_nobody(
 
 def test_rounds_go_on_and_are_published_while_a_pinned_cpu_is_offline(bench: Bench) -> None:
     """rasdaemon has taken CPU 3 away from a latency-critical server that runs."""
-    bench.listeners = (publisher := Publisher(bench.options, lambda: "c", list, bench.metrics),)
+    bench.listeners = (
+        publisher := Publisher(bench.options, GivenPlacement([], "c"), bench.metrics),
+    )
     bench.restart()
     bench.host.boot(lc(cpu=3, node=1))
     bench.host.boot(be())

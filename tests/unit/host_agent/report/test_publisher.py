@@ -39,6 +39,7 @@ from placement_traits.errors import CapabilityMissingError, ServiceUnavailableEr
 from placement_traits.names import NeighbourTrait, TierTrait
 from placement_traits.oslo_options import ConfigurationError
 from placement_traits.tree import ProviderTree
+from tests.support.placement_side import GivenPlacement
 
 OPTIONS = Options(placement=PlacementOptions(cell_packing="pack", backoff_max_s=0.01))
 
@@ -220,7 +221,7 @@ class Placement:
 
 def test_what_was_missed_is_caught_up_in_one_pass() -> None:
     placement, metrics = Placement(failures=3), Metrics()
-    publisher = Publisher(OPTIONS, lambda: "compute1", lambda: placement, metrics)
+    publisher = Publisher(OPTIONS, GivenPlacement(placement), metrics)
     thread = publisher.start()
     for cpu in (0, 2, 4):
         publisher.on_round(turn((Server("be", BE_SPECS), cpu)))
@@ -243,7 +244,7 @@ def test_a_placement_that_accepts_and_does_not_answer_keeps_no_round_waiting() -
         return sync(tree)
 
     placement.sync = slow  # type: ignore[method-assign]
-    publisher = Publisher(OPTIONS, lambda: "compute1", lambda: placement, metrics)
+    publisher = Publisher(OPTIONS, GivenPlacement(placement), metrics)
     thread = publisher.start()
     publisher.on_round(turn())
     assert asked.wait(30)
@@ -278,7 +279,7 @@ def load(config: Path) -> configuration.Configuration:
 
 def test_an_unchanged_tree_is_not_written_again() -> None:
     placement = Placement(failures=0)
-    publisher = Publisher(OPTIONS, lambda: "compute1", lambda: placement, Metrics())
+    publisher = Publisher(OPTIONS, GivenPlacement(placement), Metrics())
     thread = publisher.start()
     publisher.on_round(turn())
     placement.wait_for_writes(1)
@@ -293,7 +294,7 @@ def test_an_unchanged_tree_is_not_written_again() -> None:
 def test_a_tree_that_changes_during_a_pass_is_written_right_after_it() -> None:
     """The interval is a minute: without the change being noticed it would come then."""
     placement = Placement(failures=0)
-    publisher = Publisher(OPTIONS, lambda: "compute1", lambda: placement, Metrics())
+    publisher = Publisher(OPTIONS, GivenPlacement(placement), Metrics())
     newest = turn((Server("be", BE_SPECS), 2))
     sync = placement.sync
 
@@ -319,14 +320,15 @@ def test_an_unforeseen_error_does_not_end_the_thread() -> None:
     placement = Placement(failures=0)
     tries = 0
 
-    def make() -> Placement:
-        nonlocal tries
-        tries += 1
-        if tries < 3:
-            raise RuntimeError("unforeseen")
-        return placement
+    class Late(GivenPlacement):
+        def writer(self) -> Placement:
+            nonlocal tries
+            tries += 1
+            if tries < 3:
+                raise RuntimeError("unforeseen")
+            return placement
 
-    publisher = Publisher(OPTIONS, lambda: "compute1", make, Metrics())
+    publisher = Publisher(OPTIONS, Late(placement), Metrics())
     thread = publisher.start()
     publisher.on_round(turn())
     placement.wait_for_writes(1)
@@ -356,10 +358,8 @@ def publisher_over(placement: Placement, claims: Claims) -> Publisher:
     """A publisher after a round with a server in L3 domain 2."""
     publisher = Publisher(
         OPTIONS,
-        lambda: "compute1",
-        lambda: placement,
+        GivenPlacement(placement, claimed=claims),
         Metrics(),
-        make_claim_source=lambda _root: claims,
     )
     publisher.on_round(turn((LC_ON_2, 5)))
     return publisher
@@ -418,8 +418,7 @@ def test_traffic_that_nobody_declared_reaches_placement() -> None:
     reservation = BandwidthReservation(lambda: traffic, ReservationSettings(), 10.0)
     publisher = Publisher(
         OPTIONS,
-        lambda: "compute1",
-        lambda: placement,
+        GivenPlacement(placement),
         Metrics(),
         PublishedFacts(reservation=reservation),
     )
@@ -432,7 +431,7 @@ def test_traffic_that_nobody_declared_reaches_placement() -> None:
 
 def test_a_paused_round_says_nothing_new() -> None:
     placement = Placement(failures=0)
-    publisher = Publisher(OPTIONS, lambda: "compute1", lambda: placement, Metrics())
+    publisher = Publisher(OPTIONS, GivenPlacement(placement), Metrics())
     publisher.on_round(dataclasses.replace(turn(), paused=True))
     assert not publisher.publish_once()
 
@@ -487,10 +486,8 @@ def test_an_agent_without_finished_rounds_writes_and_beats_no_more() -> None:
     often = dataclasses.replace(OPTIONS, placement=PlacementOptions(interval_s=0.001))
     publisher = Publisher(
         often,
-        lambda: "compute1",
-        lambda: placement,
+        GivenPlacement(placement, beating=beats),
         Metrics(),
-        make_beat=lambda _root: beats,  # type: ignore[arg-type, return-value]
     )
     thread = publisher.start()
     publisher.on_round(turn())
@@ -513,10 +510,8 @@ def test_a_beat_that_is_not_written_leaves_the_tree_written(
     placement = Placement(failures=0)
     publisher = Publisher(
         OPTIONS,
-        lambda: "compute1",
-        lambda: placement,
+        GivenPlacement(placement, beating=Beats("no")),
         Metrics(),
-        make_beat=lambda _root: Beats("no"),  # type: ignore[arg-type, return-value]
     )
     publisher.on_round(turn())
     assert publisher.publish_once()
