@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from host_agent.conf.options import Options
 from host_agent.control import balancing_store
@@ -34,14 +34,25 @@ _LEARNT: Final = "mapping"
 Canonical = Mapping[frozenset[int], Shares]
 
 
+class MemoryHost(Protocol):
+    """What of a host decides how memory is spread."""
+
+    def canonical(self, topology: HostTopology) -> Canonical:
+        """Return the calibrated weights of a host, as they are now."""
+
+    def refused(self) -> str:
+        """Return why no memory may be spread now, ``""`` when it may."""
+
+    def kernel_balances(self) -> bool:
+        """Return whether the kernel's automatic NUMA balancing is on."""
+
+
 class BalancingRefiner:
     """A :class:`~host_agent.control.pipeline.Refiner`.
 
     :param counters: the sensors
     :param options: the operator's
-    :param canonical: returns the calibrated weights of a host, as they are now
-    :param refused: returns why no memory may be spread now, ``""`` when it may
-    :param kernel_balances: returns whether the kernel's automatic NUMA balancing is on
+    :param memory: what decides how memory is spread
     :param file: state file; None keeps nothing (dry run)
     :param lost: called with "balancing state" for each state file that could not be written
     """
@@ -52,19 +63,15 @@ class BalancingRefiner:
         self,
         counters: CounterSource,
         options: Options,
-        canonical: Callable[[HostTopology], Canonical],
-        refused: Callable[[], str],
+        memory: MemoryHost,
         *,
-        kernel_balances: Callable[[], bool] = lambda: False,
         file: Path | None,
         lost: Callable[[str], None] = ignore_loss,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._counters = counters
         self._options = options
-        self._canonical = canonical
-        self._refused = refused
-        self._kernel_balances = kernel_balances
+        self._memory = memory
         self._store = balancing_store.store(file) if file else None
         self._writer = BestEffortWriter("balancing state", lost)
         self._clock = clock
@@ -86,9 +93,9 @@ class BalancingRefiner:
         self._inputs = BalancingInputs(
             self._clock(),
             observation,
-            canonical=self._canonical(observation.topology),
-            spreading_refused=self._refused(),
-            kernel_balances=_any_left_to_the_kernel(observation) and self._kernel_balances(),
+            canonical=self._memory.canonical(observation.topology),
+            spreading_refused=self._memory.refused(),
+            kernel_balances=_any_left_to_the_kernel(observation) and self._memory.kernel_balances(),
         )
         self._desired = self._think(self._inputs)
         return self._desired

@@ -31,6 +31,22 @@ from tests.support.fake_host import FakeHost
 Weights = Mapping[frozenset[int], Mapping[int, float]]
 
 
+class _Memory:
+    """How memory is spread on the host of an agent, as a test says now."""
+
+    def __init__(self, agent: "BalancedAgent") -> None:
+        self._agent = agent
+
+    def canonical(self, _topology: HostTopology) -> Weights:
+        return self._agent.weights
+
+    def refused(self) -> str:
+        return self._agent.refused
+
+    def kernel_balances(self) -> bool:
+        return self._agent.kernel_balances
+
+
 class BalancedAgent:
     """An agent that balances.
 
@@ -95,9 +111,7 @@ class BalancedAgent:
         self.refiner = BalancingRefiner(
             self.counters or ModelledCounters(self._model, lambda _observation: {}),
             self.options,
-            lambda _topology: self.weights,
-            lambda: self.refused,
-            kernel_balances=lambda: self.kernel_balances,
+            _Memory(self),
             file=self.folder / "balancing.json",
             clock=lambda: self.now_s,
         )

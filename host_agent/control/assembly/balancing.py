@@ -2,10 +2,12 @@
 """Put NUMA balancing together from the configuration: its sensors, its guard, its files."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from host_agent.conf.configuration import Configuration
-from host_agent.control.balancing import BalancingRefiner
+from host_agent.control.balancing import BalancingRefiner, Canonical
 from host_agent.control.calibration_store import CalibrationFile
 from host_agent.control.pipeline import RefinerHost
 from host_agent.machine.libvirt import DomainSource
@@ -18,6 +20,7 @@ from host_agent.observe.counters import registry
 from host_agent.observe.counters.source import CounterHost, CounterSource
 from host_agent.observe.counters.stacks import Shared
 from host_agent.observe.latency.feeds import CounterReader
+from placement_traits.topology import HostTopology
 
 
 def build(host: RefinerHost) -> BalancingRefiner:
@@ -55,12 +58,32 @@ def build_balancing(
     return BalancingRefiner(
         Shared(_counters(conf, source, privileged), also),
         conf,
-        CalibrationFile(paths.calibration).weights,
-        lambda: balancers() if acts() else "[memory] only observes",
-        kernel_balances=partial(foreign_balancers.numa_balancing, paths.proc),
+        _Memory(CalibrationFile(paths.calibration), paths.proc, acts, balancers),
         file=None if conf.dry_run else paths.balancing,
         lost=lost,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """:class:`~host_agent.control.balancing.MemoryHost` of the configured host."""
+
+    calibration: CalibrationFile
+    proc: Path
+    acts: Callable[[], bool]
+    balancers: Callable[[], str]
+
+    def canonical(self, topology: HostTopology) -> Canonical:
+        """Return the weights that calibration has kept."""
+        return self.calibration.weights(topology)
+
+    def refused(self) -> str:
+        """Return the other software that moves pages, or that memory only observes."""
+        return self.balancers() if self.acts() else "[memory] only observes"
+
+    def kernel_balances(self) -> bool:
+        """Return what the kernel's own file says."""
+        return foreign_balancers.numa_balancing(self.proc)
 
 
 def _counters(conf: Configuration, source: DomainSource, privileged: Privileged) -> CounterSource:
