@@ -113,7 +113,7 @@ class JsonStore(Generic[Content]):
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
         if self._refused:
             self._set_aside()
-        self._replace(text.encode())
+        replace_file(self.path, text.encode(), self._mode)
 
     def remove(self) -> None:
         """Remove the file, if there is one.
@@ -132,23 +132,29 @@ class JsonStore(Generic[Content]):
             LOG.warning("%s is kept as %s", self.path, aside.name)
         self._refused = False
 
-    def _replace(self, data: bytes) -> None:
-        # A name of its own for each writer, by which remove_drafts knows it: two must not write into one draft.
-        draft = self.path.with_name(f"{self.path.name}.{threading.get_native_id()}.new")
-        try:
-            with os.fdopen(os.open(draft, _DRAFT, self._mode), "wb") as file:
-                os.fchmod(file.fileno(), self._mode)
-                with suppress(PermissionError):  # what root writes the agent has to read
-                    os.fchown(file.fileno(), -1, self.path.parent.stat().st_gid)
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(self.path)
-        except OSError:
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
-            raise
-        _sync_folder(self.path.parent)
+
+def replace_file(path: Path, data: bytes, mode: int) -> None:
+    """Replace a file as a whole: what this returned from is on the disk.
+
+    :param mode: of the file; its group is the folder's
+    :raises OSError: it cannot be written; the old content stays
+    """
+    # A name of its own for each writer, by which remove_drafts knows it: two must not write into one draft.
+    draft = path.with_name(f"{path.name}.{threading.get_native_id()}.new")
+    try:
+        with os.fdopen(os.open(draft, _DRAFT, mode), "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            with suppress(PermissionError):  # what root writes the agent has to read
+                os.fchown(file.fileno(), -1, path.parent.stat().st_gid)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
 
 
 def remove_drafts(folder: Path) -> None:

@@ -21,6 +21,7 @@ from host_agent.machine.privileged import vcpu_quota
 from host_agent.machine.privileged.libvirt_state import UUID
 from host_agent.machine.rdt.pqos import ClassNames
 from host_agent.machine.rdt.root_masks import RootMemory
+from placement_traits.json_store import replace_file
 from placement_traits.regular_file import open_regular
 
 LOG = logging.getLogger(__name__)
@@ -69,12 +70,10 @@ def take_over(paths: HostPaths) -> None:
 def _copied(old: Path, own: Path, paths: HostPaths, usable: Callable[[HostPaths], bool]) -> bool:
     data = _content(old)
     with tempfile.TemporaryDirectory(dir=own.parent) as folder:
-        draft = Path(folder) / own.name
-        draft.write_bytes(data)
-        draft.chmod(_MODE)
+        (Path(folder) / own.name).write_bytes(data)
         if not usable(replace(paths, helper_state=Path(folder))):
             return False
-        draft.replace(own)
+    replace_file(own, data, _MODE)
     return True
 
 

@@ -63,6 +63,18 @@ def test_the_agents_side_can_read_what_was_taken_over(paths: HostPaths) -> None:
     assert modes == {0o644}
 
 
+def test_what_was_taken_over_is_on_the_disk(
+    paths: HostPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that loses power right after an upgrade still knows whom it throttles."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    leave(paths)
+    former_state.take_over(paths)
+    files = {file.stat().st_ino for file in paths.helper_state.iterdir()}
+    assert {*files, paths.helper_state.stat().st_ino} == set(synced)
+
+
 def test_what_the_helper_knows_itself_counts(paths: HostPaths) -> None:
     """Root was given its ways back since: it is not shrunk any more."""
     RootMemory(paths.helper_state, paths.proc).keep({})
