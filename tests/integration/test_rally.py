@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,13 @@ def rally(cloud: LabCloud, *tasks: str, **arguments: object) -> RallyRun:
     return RallyRun(done.returncode, done.stdout + done.stderr, cloud.settings.lab / "rally/out")
 
 
+def up(hosts: str, environment: Mapping[str, str]) -> None:
+    """Bring the lab up again; what it printed is the assertion's where that fails."""
+    words = [LAB, "up", "--hosts", hosts]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{shlex.join(map(str, words))}:\n{done.stdout}{done.stderr}"
+
+
 def ctl(host: LabHost) -> str:
     """``numa-host-agent-ctl`` of a host's agent."""
     program = f"{sys.prefix}/bin/numa-host-agent-ctl"
@@ -96,10 +104,10 @@ def test_the_filter_being_off_is_red_for_placement_only(cloud: LabCloud) -> None
     hosts = str(len(cloud.hosts))
     off = os.environ | {"NUMA_EXT_PLUGIN": "0"}
     try:
-        subprocess.run([LAB, "up", "--hosts", hosts], env=off, check=True, capture_output=True)
+        up(hosts, off)
         run = rally(cloud)
     finally:
-        subprocess.run([LAB, "up", "--hosts", hosts], check=True, capture_output=True)
+        up(hosts, os.environ)
     assert run.failed() == {"numa_ext_placement"}, run.output
     assert run.status == 1
 
