@@ -112,7 +112,7 @@ def errors(
         said = tuple(sane(row[0], past) for row in learner.predictions(seen, (lead,)))
         if at >= lead:  # this period's value was predicted so long ago
             pool = pool.learned(pending[at - lead][: len(said)], series[at])
-        pending.append((*said, pool.said(said), past[-1]))
+        pending.append((*said, pool.combined(said), past[-1]))
         if at >= JUDGED_FROM:
             real = series[at + lead]
             found.append(tuple(100.0 * abs(one - real) / real for one in pending[at]))

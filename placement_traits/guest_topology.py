@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from placement_traits import names
 from placement_traits.amounts import parse_amount
 
 NUMA_NODES: Final = "hw:numa_nodes"
@@ -110,6 +111,6 @@ def _in_mask(mask: str, vcpus: int) -> int:
 
 def _cpu_policy(kinds: set[str]) -> str | None:
     """CPU policy that amounts of CPUs in the flavor stand for."""
-    if "VCPU" in kinds:
+    if names.VCPU in kinds:
         return "shared"
     return "dedicated" if kinds else None

@@ -46,7 +46,8 @@ class ModelsBeside:
 
     def predictions(self, history: Sequence[float], leads: Sequence[int]) -> list[list[float]]:
         """Return what each predictor says, a row of leads for each."""
-        found: list[list[float]] = self._asked({"history": [*history], "leads": [*leads]})["said"]
+        asked = {"history": [*history], "leads": [*leads]}
+        found: list[list[float]] = self._asked(asked)["predictions"]
         return found
 
     def close(self) -> None:

@@ -44,7 +44,7 @@ def main(words: list[str], asked: TextIO, answers: TextIO) -> int:
 
 def _answer(learner: models.Models, request: dict[str, Any]) -> dict[str, Any]:
     if "history" in request:
-        return {"said": learner.predictions(request["history"], request["leads"])}
+        return {"predictions": learner.predictions(request["history"], request["leads"])}
     samples = [
         (np.array(points, dtype=float).reshape(-1, 3), np.array(labels, dtype=np.int64))
         for points, labels in request["samples"]

@@ -174,7 +174,7 @@ class Judge:
         if reasons:
             return verdict(host_state, reasons)
         predicted = self.predictions(host_state, view, known)
-        homes = self._homes(predicted, view, own_cells)
+        home_of = self._home_of(predicted, view, own_cells)
         domains = frozenset(domain.uuid for domain in view.l3) if view is not None else frozenset()
         offered = [
             nova_objects.candidate(index, raw, domains, self._request.dedicated)
@@ -186,7 +186,7 @@ class Judge:
             self._request,
             view or HostView(host_state.uuid, "", frozenset(), None, ()),
             offered,
-            homes,
+            home_of,
             taken=self._taken,
             left=left,
             gpus=_no_gpus if devices is None else lambda one: devices.of(one.providers),
@@ -200,7 +200,7 @@ class Judge:
         offer = HostOffer(
             view,
             own_cells,
-            homes(best) if best else None,
+            home_of(best) if best else None,
             best,
             self._guest,
             chosen.utility if chosen else self._nearness(host_state, view),
@@ -301,7 +301,7 @@ class Judge:
 
         return prediction
 
-    def _homes(
+    def _home_of(
         self,
         predicted: Predictions,
         view: HostView | None,
@@ -311,7 +311,7 @@ class Judge:
         domains = view.l3 if view is not None else ()
         found: dict[int, Home] = {}
 
-        def homes(candidate: Candidate) -> Home | None:
+        def home_of(candidate: Candidate) -> Home | None:
             prediction = predicted(candidate)
             if prediction is None:
                 return None
@@ -319,7 +319,7 @@ class Judge:
                 found[id(prediction)] = home(prediction, self._guest, own_cells, domains)
             return found[id(prediction)]
 
-        return homes
+        return home_of
 
     def _packs(self, view: HostView | None) -> bool:
         if view is not None and PackingTrait.PACK in view.traits:

@@ -4,8 +4,9 @@
 from typing import Final
 
 from placement_traits.client import PlacementClient
+from placement_traits.names import MEMORY_MB, PCPU, VCPU
 
-_OF_HOSTS: Final = frozenset({"VCPU", "PCPU", "MEMORY_MB"})
+_OF_HOSTS: Final = frozenset({VCPU, PCPU, MEMORY_MB})
 _MOST: Final = 100_000
 
 

@@ -194,7 +194,7 @@ class ElasticGroup:
         said = tuple(sane(one, history) for one in said)
         pool.pending.append(said)
         chosen = pool.weights.chosen
-        return Forecast(self._learner.predictors[chosen], pool.weights.said(said), pool.lead)
+        return Forecast(self._learner.predictors[chosen], pool.weights.combined(said), pool.lead)
 
     def _planes(self, members: Sequence[Member]) -> dict[str, Plane]:
         """Return the plane of each member that has one, its own or that of all."""

@@ -55,14 +55,14 @@ class WeightedMajority:
         """The predictor that is followed now."""
         return self.weights.index(max(self.weights))
 
-    def said(self, predictions: Sequence[float]) -> float:
-        """Return what is predicted, of what each predictor says."""
+    def combined(self, predictions: Sequence[float]) -> float:
+        """Return what is predicted, of what each predictor predicts."""
         return predictions[self.chosen]
 
     def learned(self, predictions: Sequence[float], real: float) -> "WeightedMajority":
         """Return the weights after a value has arrived.
 
-        :param predictions: what each predictor had said of it
+        :param predictions: what each predictor had predicted
         """
         allowed = self.tolerance * abs(real)
         weights = [
@@ -94,11 +94,11 @@ class GradedMajority:
 
     @property
     def chosen(self) -> int:
-        """The predictor that has most to say now."""
+        """The predictor that counts most now."""
         return self.losses.index(min(self.losses))
 
-    def said(self, predictions: Sequence[float]) -> float:
-        """Return what is predicted, of what each predictor says."""
+    def combined(self, predictions: Sequence[float]) -> float:
+        """Return what is predicted, of what each predictor predicts."""
         weights = [self.factor**loss for loss in self.losses]
         pairs = zip(weights, predictions, strict=True)
         return math.fsum(weight * one for weight, one in pairs) / math.fsum(weights)
@@ -106,7 +106,7 @@ class GradedMajority:
     def learned(self, predictions: Sequence[float], real: float) -> "GradedMajority":
         """Return the losses after a value has arrived.
 
-        :param predictions: what each predictor had said of it
+        :param predictions: what each predictor had predicted
         """
         allowed = self.tolerance * abs(real)
         losses = [

@@ -10,7 +10,7 @@ Each part is placed alone, the one that fewest hosts can take first. On the host
 
 All servers of a part go to the first host that holds all of them, where there is one; else to the hosts that hold most,
 where the scope allows it: of one leaf of the fabric, or of all. Of leafs that hold all servers, one is taken whose
-agents are heard and whose GPUs are best, then the tightest. All parts find places, or none does.
+agents report and whose GPUs are best, then the tightest. All parts find places, or none does.
 
 What the view does not know, it does not refuse: NUMA cells, links of GPUs that are taken, policies of server groups.
 Nova decides, among the planned hosts and a few spare ones that are next in the order; hosts that it refuses are left
@@ -249,9 +249,9 @@ def _of_one_leaf(count: int, counts: Integers, offered: _Offered, leafs: Integer
     """Return how many servers the hosts of one leaf take, H: of the best leaf for all of them, else of the largest."""
     hangs = leafs != UNKNOWN
     utility = np.ones(len(counts)) if offered.utility is None else offered.utility
-    for heard in (~offered.missed, np.ones(len(counts), bool)):
-        for least in np.unique(utility[hangs & heard & (counts > 0)])[::-1]:
-            suits = hangs & heard & (utility >= least)
+    for reporting in (~offered.missed, np.ones(len(counts), bool)):
+        for least in np.unique(utility[hangs & reporting & (counts > 0)])[::-1]:
+            suits = hangs & reporting & (utility >= least)
             sums = np.bincount(leafs[suits], counts[suits])
             whole = np.flatnonzero(sums >= count)
             if len(whole):
@@ -292,7 +292,7 @@ def _spare(
 
 
 def _first(offered: _Offered, rows: Integers) -> int:
-    """Place of the preferred host among some: agent heard, then best utility, then tightest, then the first."""
+    """Place of the preferred host among some: agent reporting, then best utility, then tightest, then the first."""
     silent = offered.missed[rows]
     best = np.flatnonzero(silent == silent.min())
     if offered.utility is not None:

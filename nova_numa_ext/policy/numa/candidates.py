@@ -108,7 +108,7 @@ def order(
     request: WorkloadRequest,
     host: HostView,
     candidates: Sequence[Candidate],
-    homes: Callable[[Candidate], Home | None],
+    home_of: Callable[[Candidate], Home | None],
     *,
     taken: frozenset[str] = frozenset(),
     left: Mapping[str, int] = MappingProxyType({}),
@@ -117,13 +117,13 @@ def order(
     """Order the candidates of one host, best first.
 
     :param host: the host, with the neighbours and amounts of this scheduler's own recent picks already in it
-    :param homes: where nova-compute will put the server with this candidate; None when that is not known
+    :param home_of: where nova-compute will put the server with this candidate; None when that is not known
     :param taken: L3 providers from which earlier servers of this request have taken something
     :param left: free parts of the devices from which they have taken some
     :param gpus: the candidate's GPU set, judged
     """
     domains = {domain.uuid: domain for domain in host.l3}
-    expected_of = [homes(candidate) for candidate in candidates]
+    expected_of = [home_of(candidate) for candidate in candidates]
     known = any(expected is not None for expected in expected_of)
     ranked = []
     for candidate, expected in zip(candidates, expected_of, strict=True):

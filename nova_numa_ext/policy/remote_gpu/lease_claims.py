@@ -72,17 +72,17 @@ def lease(consumer: str, project: str, user: str, held: Amounts) -> Claim:
     return Claim(consumer, LEASE_CONSUMER, project, user, held)
 
 
-def moved(held: Claim, destination: Amounts, keeper: str) -> tuple[Claim, Claim]:
+def moved(held: Claim, destination: Amounts, second: str) -> tuple[Claim, Claim]:
     """Return the claims of one write after which a lease holds its destination, and another consumer what it left.
 
     What both ends need, such as the same NIC of the client, is held once.
 
     :param held: the lease's, as it was read
     :param destination: of :func:`amounts`
-    :param keeper: uuid of the second consumer, a new one for each move
+    :param second: uuid of the second consumer, a new one for each move
     """
     kept = less(held.amounts, destination)
-    keeps = Claim(keeper, MOVE_CONSUMER, held.project, held.user, kept)
+    keeps = Claim(second, MOVE_CONSUMER, held.project, held.user, kept)
     return replace(held, amounts=destination), keeps
 
 

@@ -209,13 +209,13 @@ def test_a_claim_stays_until_the_host_serves_the_lease_no_more(rounds):
 
 
 def test_the_claim_of_a_move_stays(rounds):
-    """No row knows its keeper: it would be taken for one of no lease while a lease moves."""
+    """No row knows the second consumer: it would be taken for one of no lease while a lease moves."""
     gpu = rounds.now(rounds.running()).gpu
     amounts = {gpu: {REMOTE_GPU_MEMORY_MB: 5}}
-    keeper = Claim(str(uuid.uuid4()), MOVE_CONSUMER, "project-1", "user-1", amounts)
-    rounds.claims.write(keeper)
+    second = Claim(str(uuid.uuid4()), MOVE_CONSUMER, "project-1", "user-1", amounts)
+    rounds.claims.write(second)
     assert [rounds.look() for _ in range(3)] == [0, 0, 0]
-    assert keeper.consumer in rounds.held()
+    assert second.consumer in rounds.held()
 
 
 def test_a_claim_of_no_lease_is_released_in_the_second_look(rounds):

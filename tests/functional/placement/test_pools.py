@@ -220,8 +220,8 @@ def test_a_move_keeps_its_source_until_it_is_over(lent):
     held = lease(route(lent), mbps=600)
     lent.claims.write(held)
     there = lease_claims.amounts(part(), route(lent, "g2"), 600)
-    keeper = str(uuid.uuid4())
-    lent.claims.write(*lease_claims.moved(lent.claims.read(held.consumer), there, keeper))
+    second = str(uuid.uuid4())
+    lent.claims.write(*lease_claims.moved(lent.claims.read(held.consumer), there, second))
     assert used(lent) == {
         "g1 a": (1000, 3),
         "g1 b": (0, 0),
@@ -230,7 +230,7 @@ def test_a_move_keeps_its_source_until_it_is_over(lent):
         "g2": (1, 600),
         "client": 600,  # once: 1200 would not fit
     }
-    lent.claims.write(emptied(lent.claims.read(keeper)))
+    lent.claims.write(emptied(lent.claims.read(second)))
     assert used(lent)["g1"] == (0, 0)
     assert lent.claims.read(held.consumer).amounts == there
 
@@ -240,24 +240,24 @@ def test_a_move_that_failed_goes_back_in_one_request(lent):
     lent.claims.write(held)
     before = used(lent)
     there = lease_claims.amounts(part(), route(lent, "g2"), 600)
-    keeper = str(uuid.uuid4())
-    lent.claims.write(*lease_claims.moved(lent.claims.read(held.consumer), there, keeper))
-    both = lent.claims.read(held.consumer), lent.claims.read(keeper)
+    second = str(uuid.uuid4())
+    lent.claims.write(*lease_claims.moved(lent.claims.read(held.consumer), there, second))
+    both = lent.claims.read(held.consumer), lent.claims.read(second)
     lent.claims.write(*lease_claims.moved_back(*both, held.amounts))
     assert used(lent) == before
-    assert lent.claims.read(keeper) is None
+    assert lent.claims.read(second) is None
 
 
 def test_a_server_that_moves_takes_its_lease_to_another_nic_in_one_request(lent):
     """Resize and cold migration: the client's host changes, the GPU stays."""
-    second = lent.compute("compute2")
-    nic = client_nic(lent, second, "compute2", 1000)
+    other = lent.compute("compute2")
+    nic = client_nic(lent, other, "compute2", 1000)
     held = lease(route(lent), mbps=600)
     lent.claims.write(held)
     there = lease_claims.amounts(part(), replace(route(lent), client_nic=nic), 600)
-    keeper = str(uuid.uuid4())
-    lent.claims.write(*lease_claims.moved(lent.claims.read(held.consumer), there, keeper))
-    assert lent.claims.read(keeper).amounts == {lent.nic: {names.REMOTE_GPU_NETWORK_MBPS: 600}}
+    second = str(uuid.uuid4())
+    lent.claims.write(*lease_claims.moved(lent.claims.read(held.consumer), there, second))
+    assert lent.claims.read(second).amounts == {lent.nic: {names.REMOTE_GPU_NETWORK_MBPS: 600}}
     assert used(lent)["g1 a"] == (1000, 3)
 
 

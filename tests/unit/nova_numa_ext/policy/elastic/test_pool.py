@@ -30,7 +30,7 @@ def test_a_graded_majority_weighs_by_how_wrong_each_was_and_forgets() -> None:
     """Wrong by 2 tolerances, by 1 and not at all: weights of 1/4, 1/2 and 1, and all speak."""
     pool = GradedMajority((0.0, 0.0, 0.0), 0.5, 0.05, 0.9).learned((110, 95, 100), 100)
     assert pool.losses == pytest.approx((2.0, 1.0, 0.0))
-    assert pool.said((70.0, 140.0, 70.0)) == pytest.approx((70 / 4 + 140 / 2 + 70) / 1.75)
+    assert pool.combined((70.0, 140.0, 70.0)) == pytest.approx((70 / 4 + 140 / 2 + 70) / 1.75)
     assert pool.learned((1, 1, 1), 1).losses == pytest.approx((1.8, 0.9, 0.0))
     assert pool.chosen == 2
 
@@ -47,7 +47,7 @@ def test_a_graded_majority_says_nothing_that_no_predictor_says(said, factor: flo
         pool = pool.learned(predictions, real)
         assert min(pool.losses) == 0.0
         low, high = min(predictions), max(predictions)
-        assert low * (1 - 1e-9) <= pool.said(predictions) <= high * (1 + 1e-9)
+        assert low * (1 - 1e-9) <= pool.combined(predictions) <= high * (1 + 1e-9)
 
 
 def test_the_published_majority_is_that_of_literal_settings() -> None:
