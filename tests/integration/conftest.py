@@ -34,5 +34,5 @@ def cloud(running_cloud: LabCloud) -> Iterator[LabCloud]:
 
 @pytest.fixture
 def h1(running_cloud: LabCloud) -> LabHost:
-    """The first emulated host."""
+    """The first emulated host: that of ``running_cloud`` with the GPUs of a Minsky."""
     return running_cloud.hosts["h1"]

@@ -12,7 +12,12 @@ from tests.integration.cloud import LabCloud, LabHost, Server, eventually
 
 @pytest.fixture(scope="module")
 def forced(running_cloud: LabCloud) -> Iterator[list[Server]]:
-    """Two servers on h1, where ``az:host`` has put them."""
+    """Two servers on h1, where ``az:host`` has put them::
+
+    h1
+    ├─ lc.small    made with --availability-zone nova:h1
+    └─ lc.small    the same
+    """
     cloud = running_cloud.of_one_test()
     try:
         made = [cloud.create("lc.small", "--availability-zone", "nova:h1") for _ in range(2)]

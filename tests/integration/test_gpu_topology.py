@@ -76,7 +76,12 @@ def job(cloud: LabCloud, gpus: int, min_utility: float, **extra_specs: str) -> s
 
 @pytest.fixture
 def minsky(running_cloud: LabCloud) -> Gpus:
-    """h1: two GPUs on a node of each socket."""
+    """The first host, when none of its GPUs is in use::
+
+    h1
+    ├─ socket 0, node 0    two GPUs
+    └─ socket 1, node 2    two GPUs
+    """
     found = Gpus.of(running_cloud.hosts["h1"])
     if any(domain["hostdevs"] for domain in found.host.read_back()["domains"]):
         pytest.skip("another server on h1 holds a GPU")

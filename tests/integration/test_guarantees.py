@@ -33,7 +33,12 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def pair(running_cloud: LabCloud) -> Iterator[Pair]:
-    """One LC and one BE server on the same emulated host."""
+    """One LC and one BE server on the same emulated host::
+
+    h1 or h2, as nova chooses for the first
+    ├─ lc.small
+    └─ be.small    made with --host
+    """
     cloud = running_cloud.of_one_test()
     try:
         lc = cloud.placed(cloud.create("lc.small"))

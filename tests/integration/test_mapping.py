@@ -47,7 +47,11 @@ SEED = int(os.environ.get("NUMA_EXT_SEED", str(time.time_ns() % 10_000)))
 
 @pytest.fixture(scope="module")
 def modelled(running_cloud: LabCloud) -> Iterator[LabHost]:
-    """h1 with modelled counters and short searches; its agent is as before afterwards."""
+    """The first host with modelled counters; its agent is as before afterwards::
+
+    h1                     no servers
+    └─ numa-host-agent     its own configuration and MODELLED: counters of a model, short searches
+    """
     host = running_cloud.hosts["h1"]
     left = [d["server"] or d["name"] for d in host.read_back()["domains"]]
     assert not left, f"these stories need h1 for themselves; servers there: {left}"

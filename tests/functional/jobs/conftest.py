@@ -39,7 +39,7 @@ def shared_url(server):
 
 @pytest.fixture(params=_KINDS)
 def empty_url(request, tmp_path):
-    """An empty database."""
+    """A database without tables: a file of SQLite, or one of its own on the MariaDB of all tests."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/jobs.db"
     server = request.getfixturevalue("server")
@@ -50,7 +50,11 @@ def empty_url(request, tmp_path):
 
 @pytest.fixture(params=_KINDS)
 def url(request, tmp_path):
-    """With our tables, and nothing in them."""
+    """A database with our tables and nothing in them, on SQLite and on MariaDB::
+
+    sqlite     jobs.db in the test's folder
+    mariadb    jobs on the server of all tests; job, trust, lease, lease_host, scaling_group and leader emptied
+    """
     if request.param == "mariadb":
         url = request.getfixturevalue("shared_url")
         with Database(url).transaction() as connection:
@@ -76,14 +80,17 @@ def database(url):
 
 @pytest.fixture(scope="module")
 def placement():
-    """Placement in this process."""
+    """Placement in this process, for all tests of a module; providers come with fixtures like ``pool``."""
     with PlacementInProcess() as running:
         yield FilledPlacement(running.adapter)
 
 
 @pytest.fixture
 def pool(placement):
-    """A provider of ours with four slots."""
+    """A provider of ours with four slots; what consumers of ours hold of it ends with the test::
+
+    <a uuid>    VCPU 8, MEMORY_MB 8192, CUSTOM_SLOT 4; HW_CPU_X86_AVX2, CUSTOM_NUMA_EXT_OWNER
+    """
     provider = placement.compute(str(uuid.uuid4()), CUSTOM_SLOT=4)
     placement.traits(provider, OWNER)
     yield provider

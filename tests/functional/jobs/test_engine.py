@@ -31,6 +31,13 @@ class Killed(BaseException):
 
 @pytest.fixture
 def world(tmp_path):
+    """One engine over a database and a nova of the tests; nothing is claimed::
+
+    JobEngine engine-1   one thread; the queue has 100 slots
+    ├─ jobs.db           SQLite, no jobs
+    ├─ ComputeApi        nova: what it is asked for is there when it is settled
+    └─ FakeTrusts, FakeHosts   of the same nova
+    """
     return World(tmp_path)
 
 

@@ -27,6 +27,15 @@ HOSTS = ("g1", "c1", "c2")
 
 @pytest.fixture
 def service(placement, tmp_path):
+    """API, engine's rounds, database and a pool in Placement; hosts report as a test lets them::
+
+    API, LeaseRounds ── leases.db
+    └─ Placement
+       └─ rgpu:g1             fabric main
+          ├─ rgpu:g1:cpu      CUSTOM_RGPU_CORE 4
+          ├─ rgpu:g1:nic-eth1 CUSTOM_RGPU_NET_MBPS 1000
+          └─ rgpu:g1:gpu-a    CUSTOM_RGPU_MEM_MB 8000; OPENCL
+    """
     found = LeaseService(placement, tmp_path)
     yield found
     found.forget()
@@ -224,7 +233,12 @@ def test_a_lease_runs_on_without_the_service_and_is_lost_only_where_others_repor
 
 @pytest.fixture
 def lost(service):
-    """A lease that was attached, and whose GPU's host is silent; another host lends the same."""
+    """A lease that was attached, and whose GPU's host is silent; another host lends the same::
+
+    rgpu:g1   its host g1 silent for nine hours, the lease on its GPU is LOST
+    rgpu:g2   as rgpu:g1, all free
+    c1        where the lease's server runs
+    """
     lease = service.attached()
     PoolReporter(service.client_of_placement).sync(pool("g2"))
     silent = service.hosts.all()["g1"]

@@ -50,6 +50,12 @@ class Cloud(FilledPlacement):
 
 @pytest.fixture
 def cloud():
+    """Three hosts in Placement, and the queue's reader of them::
+
+    h1, h2                     VCPU 8, MEMORY_MB 8192; published by an agent
+    └─ :rdt, :l3_0 … :l3_3     of four nodes, and two GPUs
+    plain                      VCPU 8, MEMORY_MB 8192; no agent
+    """
     with PlacementInProcess() as placement:
         yield Cloud(placement.adapter)
 

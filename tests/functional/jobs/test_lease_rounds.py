@@ -106,6 +106,16 @@ def served(lease):
 
 @pytest.fixture
 def rounds(placement, tmp_path):
+    """Engine's rounds of leases over a database and two pools; all claims end with the test::
+
+    LeaseRounds ── leases.db
+    └─ Placement
+       ├─ rgpu:g1             fabric main; :cpu 4 cores, :nic-eth1 1000 MB/s
+       │  ├─ rgpu:g1:gpu-a    CUSTOM_RGPU_MEM_MB 8000; OPENCL
+       │  └─ rgpu:g1:gpu-b    the same
+       └─ rgpu:g2             fabric main; :cpu 4 cores, :nic-eth1 1000 MB/s
+          └─ rgpu:g2:gpu-a    CUSTOM_RGPU_MEM_MB 8000; OPENCL
+    """
     url = f"sqlite:///{tmp_path}/leases.db"
     Database(url).sync()
     found = Rounds(placement, url)

@@ -29,7 +29,12 @@ SLOT = "CUSTOM_SLOT"
 
 @pytest.fixture
 def world(placement, pool, tmp_path):
-    """Each job claims a slot."""
+    """One engine whose jobs each claim a slot::
+
+    JobEngine engine-1 ── jobs.db, ComputeApi
+    └─ ClaimStore ── Placement
+       └─ pool         CUSTOM_SLOT 4: each plan takes 1
+    """
     world = World(tmp_path, ClaimStore(placement.client))
     world.claims_of_plans = (ProviderAmount(pool, SLOT, 1),)
     return world

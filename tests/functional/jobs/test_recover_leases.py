@@ -80,6 +80,12 @@ class Restored(LeaseService):
 
 @pytest.fixture
 def service(placement, url):
+    """A service of leases whose database a test replaces by an old one::
+
+    API, LeaseRounds ── leases.db, restored by ``restore``
+    ├─ rgpu:g1     fabric main; 4 cores, NIC of 1000 MB/s, GPU a of 8000 MiB
+    └─ g1, c1, c2  hosts that keep what they were last asked; servers run where ``run`` puts them
+    """
     found = Restored(placement, url)
     yield found
     for claim in found.held().values():

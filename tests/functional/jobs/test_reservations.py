@@ -69,6 +69,12 @@ class Unsure(ClaimStore):
 
 @pytest.fixture
 def world(placement, pool, tmp_path):
+    """One engine whose jobs all wait until ``starts`` is set::
+
+    JobEngine engine-1 ── jobs.db, ComputeApi
+    └─ ClaimStore ── Placement
+       └─ pool         CUSTOM_SLOT 4: each job that waits has ``slots_each`` of them held, at first 0
+    """
     world = Waiting(tmp_path, ClaimStore(placement.client))
     world.pool = pool
     return world
@@ -84,7 +90,10 @@ def unsure(placement, pool, tmp_path):
 
 @pytest.fixture
 def job(world):
-    """A job for which three of four slots are held."""
+    """A job that waits, for which slots are held::
+
+    pool    CUSTOM_SLOT 3 of 4 held by the job's own consumer, of type NUMA_EXT_RESERVATION
+    """
     job = world.jobs.create(new_job())
     world.slots_each = 3
     world.rounds(3)

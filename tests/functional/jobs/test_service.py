@@ -83,6 +83,13 @@ class Cloud:
 
 @pytest.fixture
 def cloud(url):
+    """A database and a nova behind a port; a test starts engines as processes::
+
+    engine process 1 … n ──► jobs' database (SQLite, MariaDB)
+            │
+            └──────────────► HTTP ──► ComputeApi, which notes each request
+    world.look               reads the same database, in the test
+    """
     with ExitStack() as stack:
         yield Cloud(url, stack)
 

@@ -32,7 +32,13 @@ SwitchName=top Switches=l[1-2]
 
 @pytest.fixture
 def cloud(empty_cloud, tmp_path):
-    """Two hosts, and a plan of two leafs that was imported from Slurm's file."""
+    """Two hosts, and a plan of two leafs that was imported from Slurm's file; Placement has no fabric yet::
+
+    plan train              Placement
+    └─ top                  h1    VCPU 8, MEMORY_MB 8192
+       ├─ l1   h1 … h4      h5    VCPU 8, MEMORY_MB 8192
+       └─ l2   h5 … h8
+    """
     for host in ("h1", "h5"):
         empty_cloud.compute(host)
     (tmp_path / "topology.conf").write_text(SLURM)

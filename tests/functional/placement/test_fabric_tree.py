@@ -25,7 +25,10 @@ UPLINK = {"LEAF_UPLINK": (1_000_000_000, 1, 0)}
 
 @pytest.fixture
 def cloud(empty_cloud):
-    """Nova's providers of the hosts of the first two leafs; the third leaf's are not there yet."""
+    """Nova's providers of the hosts of the first two leafs; the third leaf's are not there yet::
+
+    l000-00 … l000-04, l001-00 … l001-04    VCPU 8, MEMORY_MB 8192
+    """
     empty_cloud.once("hosts of two leafs", lambda: [*map(empty_cloud.compute, [*PLAN.hosts][:10])])
     empty_cloud.writer = FabricWriter(empty_cloud.client)
     return empty_cloud
@@ -33,6 +36,15 @@ def cloud(empty_cloud):
 
 @pytest.fixture
 def applied(cloud):
+    """The same, with the fabric of the plan::
+
+    net:train
+    ├─ net:train:p00          POD_UPLINK 10000
+    │  ├─ net:train:l000      LEAF_BLOCK 4, LEAF_REST 1; oversubscribed 4 : 1
+    │  └─ net:train:l001      LEAF_BLOCK 4, LEAF_REST 1
+    └─ net:train:p01          POD_UPLINK 10000
+       └─ net:train:l002      LEAF_REST 2
+    """
     cloud.changes = cloud.once("fabric of three leafs", lambda: cloud.writer.apply(PLAN))
     return cloud
 

@@ -31,7 +31,15 @@ BLOCK = {names.LEAF_BLOCK: 16}
 
 @pytest.fixture
 def cloud(empty_cloud):
-    """Six leafs of 18 hosts, two a pod: blocks of 16 and a rest of 2."""
+    """Six leafs of 18 hosts, two a pod; hosts themselves have no providers::
+
+    net:train
+    ├─ net:train:p00
+    │  ├─ net:train:l000      LEAF_BLOCK 16, LEAF_REST 2
+    │  └─ net:train:l001      the same
+    ├─ net:train:p01 ── l002, l003
+    └─ net:train:p02 ── l004, l005
+    """
     empty_cloud.plan = fabric([18] * 6)
     empty_cloud.providers = empty_cloud.once(
         "fabric of six leafs", lambda: put_fabric(empty_cloud.client, empty_cloud.plan)
@@ -41,6 +49,7 @@ def cloud(empty_cloud):
 
 @pytest.fixture
 def fabrics(cloud):
+    """What reads and claims leafs for server groups there."""
     return PlacementFabrics(cloud.client)
 
 

@@ -54,7 +54,15 @@ class NovaOfGroup(Compute):
 
 @pytest.fixture
 def cloud(empty_cloud):
-    """Two pods of two leafs of three hosts; a quiet group of four on the first pod."""
+    """Two pods of two leafs of three hosts; a quiet group of four on the first pod::
+
+    net:train
+    ├─ net:train:p00
+    │  ├─ net:train:l000   l000-00 (server a), l000-01 (b), l000-02
+    │  └─ net:train:l001   l001-00 (c), l001-01, l001-02 (d)
+    └─ net:train:p01 ── l002, l003    nothing held
+    GROUP                  quiet: holds hosts of l000 and l001
+    """
     empty_cloud.fabrics = PlacementFabrics(empty_cloud.client)
 
     def write():

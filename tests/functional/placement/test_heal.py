@@ -629,7 +629,13 @@ def test_the_plan_is_printed_first_and_then_what_was_done(host, command):
 
 @pytest.fixture
 def group(host):
-    """A server group that holds a block of a fabric."""
+    """A server group that holds a block of a fabric::
+
+    h1, h2                 of ``host``
+    net:train:p00
+    ├─ net:train:l000      LEAF_BLOCK 2 of 2 held by the group
+    └─ net:train:l001      free
+    """
     put_fabric(host.cloud.client, fabric([3, 3]))
     group = str(uuid.uuid4())
     host.allocate(group, LEAF, consumer_type=names.GROUP_CONSUMER)
@@ -688,7 +694,11 @@ def rounds(command, *between):
 
 @pytest.fixture
 def on_the_leaf(host, group):
-    """Hosts h1 and h2 hang on the group's leaf."""
+    """Hosts h1 and h2 hang on the group's leaf::
+
+    net:train:l000         LEAF_BLOCK 2 of 2 held by the group
+    h1, h2                 + the trait of leaf l000
+    """
     for name in ("h1", "h2"):
         path = f"/resource_providers/{host.cloud.client.provider_named(name)['uuid']}/traits"
         body = host.cloud.client.get(path)

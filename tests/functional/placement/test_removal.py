@@ -28,7 +28,10 @@ CHILDREN = (
 
 @pytest.fixture
 def used(reported_compute):
-    """The reported host after some time: with a beat, a mode and drained by operators."""
+    """The reported host after some time::
+
+    h1      … of ``reported_compute``, a beat, mode observe, drained by operators
+    """
     cloud = reported_compute
     BeatWriter(cloud.client, "h1").beat(5)
     setter = HostModes(cloud.client)

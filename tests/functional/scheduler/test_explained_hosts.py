@@ -91,7 +91,12 @@ def test_with_a_subset_of_hosts_it_is_the_one_that_nova_drew(cloud, told):
 
 @pytest.fixture
 def two_hosts(cloud):
-    """Best-effort servers live on h2: h1 is the better one for others."""
+    """Best-effort servers live on h2: h1 is the better one for others::
+
+    h1                     empty
+    h2
+    └─ h2:l3_0 … h2:l3_3   each with best-effort servers
+    """
     for name in ("h1", "h2"):
         cloud.host(name)
     cloud.publish("h2", state=dict.fromkeys(range(4), WITH_BE))

@@ -155,6 +155,13 @@ class Minskys:
 
 @pytest.fixture
 def minskys(cloud, nova_configuration):
+    """One host as an IBM Minsky, its GPUs counted by nova; more come with :meth:`Minskys.add`::
+
+    h1                       4 nodes of 2 CPUs; its agent has published the GPUs' places and links
+    ├─ socket 0, node 0      0000:21:00.0 ═ NV2 ═ 0000:22:00.0    positions 0 and 1
+    └─ socket 1, node 2      0000:61:00.0 ═ NV2 ═ 0000:62:00.0    positions 2 and 3
+       each a provider of CUSTOM_GPU 1, as nova has PCI devices in Placement
+    """
     nova_configuration.set("pci_in_placement", True, "filter_scheduler")
     found = Minskys(cloud)
     found.add("h1")

@@ -154,6 +154,13 @@ class World:
 
 @pytest.fixture
 def world(nova_configuration, tmp_path, monkeypatch):
+    """Nova's scheduler over hosts on leafs; what groups hold is kept in the test, not in Placement::
+
+    train
+    ├─ p0 ── l0 host0 … host5,  l1 host6 … host11     each leaf: a block of 4 and 2 beside it
+    ├─ p1 ── l2, l3
+    └─ p2 ── l4, l5                                   36 hosts in all
+    """
     monkeypatch.setattr(fleet, "from_nova", fleet.from_nova)
     return World(tmp_path / "decisions.jsonl")
 

@@ -95,13 +95,25 @@ def made():
 
 @pytest.fixture
 def large(cloud, made):
-    """Four leafs of 18 hosts: blocks of 16, two pods."""
+    """Two pods of two leafs of 18 hosts, in the scheduler's Placement::
+
+    net:train
+    ├─ net:train:p00 ── l000, l001    each LEAF_BLOCK 16, LEAF_REST 2
+    └─ net:train:p01 ── l002, l003    the same
+    l000-00 … l003-17                 72 hosts with the trait of their leaf, each with its :rdt
+    """
     return Trained(cloud, 4, 18, made)
 
 
 @pytest.fixture
 def small(cloud, made):
-    """Four leafs of 3 hosts: blocks of 2, two pods."""
+    """The same with leafs of 3 hosts::
+
+    net:train
+    ├─ net:train:p00 ── l000, l001    each LEAF_BLOCK 2, LEAF_REST 1
+    └─ net:train:p01 ── l002, l003    the same
+    l000-00 … l003-02                 12 hosts with the trait of their leaf, each with its :rdt
+    """
     return Trained(cloud, 4, 3, made)
 
 

@@ -17,7 +17,12 @@ from tests.functional.scheduler.conftest import BE, LC
 
 @pytest.fixture
 def counting(cloud, tmp_path):
-    """A host without an agent and two with; returns what starts our part again and what reads its counts."""
+    """Three hosts, and measures in files; returns what starts our part again and what reads its counts::
+
+    nova-scheduler ── Measures ── view-1-abc…
+    ├─ bare      no agent
+    └─ h1, h2    with agents
+    """
     cloud.host("bare", agent=False)
     cloud.host("h1")
     cloud.host("h2")

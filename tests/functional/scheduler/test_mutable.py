@@ -31,7 +31,12 @@ MUTABLE = {
 
 @pytest.fixture
 def running(nova_configuration, monkeypatch, tmp_path):
-    """nova-scheduler with our plug-ins, two hosts without an agent and one with, and a nova.conf to change."""
+    """nova-scheduler with our plug-ins, and a nova.conf to change::
+
+    nova.conf      [numa_ext], rewritten by ``change``, then read as at SIGHUP
+    └─ h0          an agent has published it, one L3 domain
+       h1, h2      none has
+    """
     file = tmp_path / "nova.conf"
 
     def write(*lines):

@@ -20,7 +20,11 @@ SERVER = str(uuid.uuid4())
 
 @pytest.fixture
 def three(cloud):
-    """Hosts ``h1`` to ``h3``; returns the cloud."""
+    """Three hosts as ``cloud`` draws them, and a scheduler that reads jobs' hints; returns the cloud::
+
+    nova-scheduler   job_hint_keys = KEY
+    └─ h1, h2, h3    with agents, empty
+    """
     cloud.configure(job_hint_keys=(KEY,))
     cloud.root = {name: cloud.host(name).uuid for name in ("h1", "h2", "h3")}
     return cloud
