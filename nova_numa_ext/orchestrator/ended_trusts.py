@@ -2,6 +2,7 @@
 """Trusts of jobs that have ended are deleted, however long Keystone or a disabled user stand in the way."""
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from nova_numa_ext.orchestrator.cloud.trusts import TrustError, Trusts
@@ -11,13 +12,15 @@ from placement_traits.errors import ServiceUnavailableError
 _LOG: Final = logging.getLogger(__name__)
 
 
-def delete_ended(ended: EndedTrusts, trusts: Trusts) -> int:
+def delete_ended(ended: EndedTrusts, trusts: Trusts, may: Callable[[], None]) -> int:
     """Delete the trusts that are due; return how many are deleted. Two engines at once do no harm.
 
+    :param may: called right before each deletion; raises where this process may not write any more
     :raises ServiceUnavailableError: the database does not answer
     """
     deleted = 0
     for trust in ended.due():
+        may()
         try:
             trusts.delete(trust)
         except TrustError as error:

@@ -339,7 +339,7 @@ class JobEngine:
                 "servers of no job",
                 lambda: self._lost_servers.release(lead, self._hands.alone),
             ),
-            (_GIVEN, "trusts of no job", self._lost_trusts.release),
+            (_GIVEN, "trusts of no job", lambda: self._lost_trusts.release(lead)),
             (_LEASE_CLAIMS, "claims of no lease", lambda: self._look_at_leases(engaged)),
         )
         try:
@@ -384,7 +384,7 @@ class JobEngine:
         for uuid, reasons in decided.waits.items():
             turn.wait(waiting[uuid], reasons, postponed=uuid in decided.postponed)
             turn.reserve(waiting[uuid], decided.reserved.get(uuid, ()), self._workers)
-        self._trust_worker.give(_TRUSTS, self._delete_trusts)
+        self._trust_worker.give(_TRUSTS, partial(self._delete_trusts, turn))
 
     def _carry_on(self, active: Iterable[StoredJob], turn: "_Turn") -> None:
         """Hand out what has places; of the jobs that only run those first that were not looked at for longest."""
@@ -402,11 +402,13 @@ class JobEngine:
             self._looked_s[uuid] = now_s
             turn.carry_on(quiet[uuid], self._watchers)
 
-    def _delete_trusts(self) -> None:
+    def _delete_trusts(self, turn: "_Turn") -> None:
         """Give trusts back, in a thread of its own: however slow Keystone is, no worker waits for it."""
         try:
-            delete_ended(self._ended, self._trusts)
+            delete_ended(self._ended, self._trusts, turn.lead)
             self._hands.well(_TRUSTS)
+        except NotLeaderError as error:
+            _LOG.info("trusts of jobs that have ended stay: %s", error)
         except Exception as error:  # noqa: BLE001 - the outermost guard: logged, and tried again in the next round
             self._hands.trouble(_TRUSTS, "trusts of jobs that have ended stay for now", error)
 
@@ -526,12 +528,14 @@ class _Turn:
 
     :ivar now: the database's clock at its beginning
     :ivar over: the engine does not lead any more
+    :ivar lead: as of :class:`.saga.Engaged`
     """
 
     def __init__(self, engaged: Engaged, now: float, hands: _Hands) -> None:
         self.now = now
         self.over = False
         self._engaged = engaged
+        self.lead = engaged.lead
         self._jobs = engaged.jobs
         self._actor = engaged.actor
         self._saga = Saga(engaged, now)

@@ -175,9 +175,10 @@ class LostTrusts:
         self._looked_s = -inf
         self._suspects: frozenset[str] = frozenset()
 
-    def release(self) -> int:
+    def release(self, may: Callable[[], None]) -> int:
         """Look when it is time to, and have deleted what was found twice; return how many.
 
+        :param may: called right before each is given to be deleted; raises where this process may not write any more
         :raises ServiceUnavailableError: Keystone or the database does not answer
         """
         if self._clock() < self._looked_s + _ALL_S:
@@ -187,6 +188,7 @@ class LostTrusts:
         lost = [given[trust] for trust in sorted(suspects & self._suspects)]
         deleted = [each.trust for each in lost if not self._is_needed(each)]
         for trust in deleted:
+            may()
             _LOG.warning("no job knows of trust %s: deleted", trust)
             self._ended.add(trust)
         self._suspects, self._looked_s = suspects, self._clock()

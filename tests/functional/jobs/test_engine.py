@@ -733,6 +733,30 @@ def test_an_engine_that_was_paused_writes_nothing_more(world):
     assert terms[-1] == 2
 
 
+def test_an_engine_that_was_paused_deletes_no_trust(world):
+    """Its term ends while Keystone deletes the first one of two; the second engine has deleted both by then."""
+    jobs = [world.jobs.create(new_job(trust=name, held=True)) for name in ("a", "b")]
+    paused = world.engine
+    seen = []
+
+    def pause(when, what):
+        if when == "after" and what.startswith("delete"):
+            world.trusts.hook = None
+            world.expire()
+            second.round()
+            seen.append(world.trusts.asked)
+
+    for job in jobs:
+        world.cancel(job)
+    second = world.start()
+    world.trusts.hook = pause
+    paused.round()
+    assert [world.state(job) for job in jobs] == [JobState.CANCELLED] * 2
+    assert seen == [3], "the first one twice, the second one by who leads"
+    assert world.trusts.asked == 3, "who was paused asks for nothing more"
+    assert sorted(world.trusts.deleted) == ["a", "b"]
+
+
 class Stops:
     """Counts what engines ask of nova, Keystone, Placement and the database, and stops one at the n-th.
 

@@ -300,10 +300,17 @@ def test_a_trust_of_no_job_is_deleted_after_an_hour(late_world, clock):
     ended.add("to-be-deleted")
     names = ("of-a-job", "to-be-deleted", "lost")
     world.trusts.all = [GivenTrust(each, "user-1", "project-1") for each in names]
-    assert lost.release() == 0
+    assert lost.release(lambda: None) == 0
     clock[0] = 3599.0
     world.trusts.all.append(GivenTrust("just-made", "user-1", "project-1"))
-    assert lost.release() == 0
+    assert lost.release(lambda: None) == 0
     clock[0] = 3601.0
-    assert lost.release() == 1
+
+    def led_before():
+        raise NotLeaderError("engine-1 does not lead any more.")
+
+    with pytest.raises(NotLeaderError):
+        lost.release(led_before)
+    assert ended.all() == {"to-be-deleted"}, "who does not lead writes nothing"
+    assert lost.release(lambda: None) == 1
     assert ended.all() == {"to-be-deleted", "lost"}
