@@ -22,10 +22,17 @@ from nova_numa_ext.orchestrator.lease_rounds import LeaseRounds, PoolsNow
 from nova_numa_ext.orchestrator.metrics import EngineMetrics
 from nova_numa_ext.orchestrator.reconcile import LostClaims, LostServers, LostTrusts
 from nova_numa_ext.orchestrator.reservations import reserve, unanswered
-from nova_numa_ext.orchestrator.saga import Engaged, Saga, time_over
+from nova_numa_ext.orchestrator.saga import SERVERS, Engaged, Saga, time_over
 from nova_numa_ext.orchestrator.scaling_rounds import ScalingRounds
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
-from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs, KnownRows, StoredJob, Unreadable
+from nova_numa_ext.orchestrator.store.jobs import (
+    LATEST_S,
+    Actor,
+    Jobs,
+    KnownRows,
+    StoredJob,
+    Unreadable,
+)
 from nova_numa_ext.orchestrator.store.leader import (
     LASTS_S,
     Election,
@@ -387,7 +394,10 @@ class JobEngine:
         self._trust_worker.give(_TRUSTS, partial(self._delete_trusts, turn))
 
     def _carry_on(self, active: Iterable[StoredJob], turn: "_Turn") -> None:
-        """Hand out what has places; of the jobs that only run those first that were not looked at for longest."""
+        """Hand out what has places; of the jobs that only run those first that were not looked at for longest.
+
+        Of those one is looked at in each round that nova may give another server yet: such a server is soon deleted.
+        """
         quiet = {}
         for job in active:
             if job.state is JobState.RUNNING and not (job.cancelled or time_over(job, turn.now)):
@@ -397,10 +407,10 @@ class JobEngine:
         self._looked_s = {uuid: self._looked_s.get(uuid, -inf) for uuid in quiet}
         now_s = time.monotonic()
         for uuid, looked_s in sorted(self._looked_s.items(), key=lambda each: each[1]):
-            if now_s - looked_s < self._options.watch_interval_s:
-                break
-            self._looked_s[uuid] = now_s
-            turn.carry_on(quiet[uuid], self._watchers)
+            due = now_s - looked_s >= self._options.watch_interval_s
+            if due or _may_come(quiet[uuid], turn.now):
+                self._looked_s[uuid] = now_s
+                turn.carry_on(quiet[uuid], self._watchers)
 
     def _delete_trusts(self, turn: "_Turn") -> None:
         """Give trusts back, in a thread of its own: however slow Keystone is, no worker waits for it."""
@@ -629,6 +639,14 @@ def _carried_on(saga: Saga, job: StoredJob) -> StoredJob:
     while job.state is not before.state and job.state.active:
         before, job = job, saga.carry_on(job)
     return job
+
+
+def _may_come(job: StoredJob, now: float) -> bool:
+    """Return whether nova may still make a server that it was asked for, for a job, and did not answer."""
+    return any(
+        step.name == SERVERS and step.asked_at is not None and now < step.asked_at + LATEST_S
+        for step in job.steps
+    )
 
 
 def _terms(reasons: Sequence[Reason]) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from nova.compute.utils import exception_to_dict
 from oslo_limit.exception import OverLimitInfo, ProjectOverLimit
 from sqlalchemy import update
 
+from nova_numa_ext.orchestrator.conf import EngineOptions
 from nova_numa_ext.orchestrator.engine import QueueDecision
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.jobs import Actor
@@ -144,6 +145,30 @@ def test_a_duplicate_that_stays_hides_no_job_whose_servers_are_gone(world):
     world.rounds(1)
     assert world.state(job) is JobState.ENDING
     assert world.jobs.read(job.uuid).target is JobState.DONE
+
+
+def test_a_duplicate_that_comes_late_is_deleted_in_the_next_round(tmp_path):
+    """At the default interval of looks, too: the answer was lost just before the job came to run."""
+    world = World(tmp_path, watch_interval_s=EngineOptions().watch_interval_s)
+    world.api.refuse = lambda method, path: 504 if (method, path) == ("POST", "/servers") else None
+    job = world.jobs.create(new_job())
+    world.rounds(2)
+    world.api.refuse = None
+    world.rounds(4)
+    assert world.state(job) is JobState.RUNNING
+    kept = set(world.api.there())
+    _add_twin(world)
+    world.rounds(1)
+    assert set(world.api.there()) == kept
+    world.later(601)
+    _add_twin(world)
+    world.rounds(1)
+    assert "twin" in world.api.there(), "nothing comes that late: the job is looked at in its turn"
+    assert world.state(job) is JobState.RUNNING
+
+
+def _add_twin(world):
+    world.api.servers["twin"] = dict(world.api.servers[min(world.api.there())], id="twin")
 
 
 def test_events_are_named_by_what_has_changed(world):
