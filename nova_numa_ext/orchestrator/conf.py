@@ -78,9 +78,10 @@ class EngineOptions(Section):
     )
     trust_check_s: float = option(
         300.0,
-        "Seconds after which Keystone is asked again whether a job's user may still do what the job does. A job whose "
-        "user is disabled or has lost a role is seen after this time and watch_interval_s at most. The default is "
-        "that for which OpenStack's other services believe a token (``[keystone_authtoken]token_cache_time``).",
+        "Seconds after which Keystone is asked again whether a job's user may still do what the job does, while the "
+        "job waits, too. A job whose user is disabled or has lost a role is seen after this time and watch_interval_s "
+        "at most. The default is that for which OpenStack's other services believe a token "
+        "(``[keystone_authtoken]token_cache_time``).",
         minimum=1.0,
         change="a user's end must end its jobs sooner (lower): one token a job and interval is made",
         leave="other services believe tokens for as long",

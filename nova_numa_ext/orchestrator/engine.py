@@ -14,7 +14,7 @@ from typing import Any, Final
 from nova_numa_ext.learning.beside import ModelsBeside
 from nova_numa_ext.metrics import Sample
 from nova_numa_ext.orchestrator.cloud.hosts import ServerHosts
-from nova_numa_ext.orchestrator.cloud.trusts import Trusts
+from nova_numa_ext.orchestrator.cloud.trusts import TrustError, Trusts
 from nova_numa_ext.orchestrator.conf import EngineOptions
 from nova_numa_ext.orchestrator.ended_trusts import delete_ended
 from nova_numa_ext.orchestrator.hints import PlanHints
@@ -78,6 +78,8 @@ _OTHERS: Final = (
 )
 _FAILURES_AT_ONCE: Final = 10
 _LONGEST_REST_S: Final = 60.0
+# So many parts of an interval are jobs' first looks spread over.
+_SPREAD: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,7 @@ class JobEngine:
         self._reconciling = threading.Lock()
         self._reconciled_s = time.monotonic()
         self._looked_s: dict[str, float] = {}
+        self._checked_s: dict[str, float] = {}
         self._stopping = threading.Event()
 
     def start(self) -> None:
@@ -381,7 +384,9 @@ class JobEngine:
         for job in [each for each in waiting.values() if each.cancelled]:
             del waiting[job.uuid]
             turn.end(job, JobState.CANCELLED, job.reasons, self._workers)
-        decided = self._decided(list(waiting.values()), list(active.values()), turn.now)
+        self._check(waiting.values(), turn)
+        acting = [each for each in waiting.values() if each.trust_lost_at is None]
+        decided = self._decided(acting, list(active.values()), turn.now)
         for uuid, plan in decided.starts.items():
             turn.start(waiting[uuid], plan, self._workers)
         for uuid, reasons in decided.ended.items():
@@ -411,6 +416,23 @@ class JobEngine:
             if due or _may_come(quiet[uuid], turn.now):
                 self._looked_s[uuid] = now_s
                 turn.carry_on(quiet[uuid], self._watchers)
+
+    def _check(self, waiting: Iterable[StoredJob], turn: "_Turn") -> None:
+        """Have Keystone asked for jobs that wait, the ones after the others: a service that starts may have thousands.
+
+        One whose user has lost the rights is looked at more often: its user, who has them again, waits.
+        """
+        options, now_s = self._options, time.monotonic()
+        known, self._checked_s = self._checked_s, {}
+        for job in waiting:
+            first_s = now_s - options.trust_check_s * (job.number % _SPREAD) / _SPREAD
+            checked_s = known.get(job.uuid, first_s)
+            lost = job.trust_lost_at is not None
+            every_s = min(options.watch_interval_s, options.trust_check_s)
+            if now_s - checked_s >= (every_s if lost else options.trust_check_s):
+                checked_s = now_s
+                turn.check(job, self._watchers)
+            self._checked_s[job.uuid] = checked_s
 
     def _delete_trusts(self, turn: "_Turn") -> None:
         """Give trusts back, in a thread of its own: however slow Keystone is, no worker waits for it."""
@@ -566,6 +588,18 @@ class _Turn:
     ) -> None:
         """Let a job end, or go back to the queue."""
         self._give(job, lambda job: self._saga.end(self._released(job), to, reasons), workers)
+
+    def check(self, job: StoredJob, workers: Workers) -> None:
+        """Look whether the user of a job that waits has the rights still; one without them for long has failed."""
+        if not self._hands.holds(job):
+            workers.give(job.uuid, partial(self._attempt, job, partial(self._checked, job)))
+
+    def _checked(self, job: StoredJob) -> StoredJob:
+        try:
+            self._engaged.trusts.check(job.trust)
+        except TrustError as error:
+            return self._saga.without_user(self._released(self._unchanged(job)), error)
+        return job if job.trust_lost_at is None else self._saga.with_user(self._unchanged(job))
 
     def start(self, job: StoredJob, plan: Plan[HostPlace], workers: Workers) -> None:
         """Give a job its places; the next round goes on. What is held for it is nova's to claim from now on."""

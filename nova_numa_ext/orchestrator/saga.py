@@ -147,11 +147,8 @@ class Saga:
             to, reason = _stopped(error)
             return self.end(self._again(job), to, (reason,))
         except TrustError as error:
-            return self._without_user(self._again(job), error)
-        if after.trust_lost_at is not None and after.state.active and not _abandoned(after):
-            reasons = _without(after.reasons, JobTerm.TRUST)
-            return self._jobs.set(after, self._actor, reasons, trust_lost_at=None)
-        return after
+            return self.without_user(self._again(job), error)
+        return self.with_user(after) if after.state.active and not _abandoned(after) else after
 
     def end(self, job: StoredJob, to: JobState, reasons: Sequence[Reason]) -> StoredJob:
         """Let a job end, or go back to the queue: at once when it has nothing to be undone.
@@ -351,8 +348,20 @@ class Saga:
 
     # Without the user's rights --------------------------------------------------------------------------------------
 
-    def _without_user(self, job: StoredJob, error: TrustError) -> StoredJob:
-        """Keystone refuses to let the service act: for a moment, or the user is gone."""
+    def with_user(self, job: StoredJob) -> StoredJob:
+        """Keystone lets the service act for a job's user; if it did not before, that is forgotten."""
+        if job.trust_lost_at is None:
+            return job
+        reasons = _without(job.reasons, JobTerm.TRUST)
+        return self._jobs.set(job, self._actor, reasons, trust_lost_at=None)
+
+    def without_user(self, job: StoredJob, error: TrustError) -> StoredJob:
+        """Keystone refuses to let the service act: for a moment, or the user is gone.
+
+        A job that waits, or has nothing yet, fails at once after a while; another one when its servers are gone.
+
+        :raises LostRaceError: the job has changed since it was read
+        """
         reason = Reason(JobTerm.TRUST, str(error))
         if job.trust_lost_at is None:
             reasons = (*_without(job.reasons, JobTerm.TRUST), reason)

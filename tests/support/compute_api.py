@@ -202,9 +202,17 @@ class FakeTrusts:
     def servers(self, trust):
         """Nova with the user's rights."""
         self._tell("before", f"act by {trust}")
+        self._refuse(trust)
+        return UserServers(self.api)
+
+    def check(self, trust):
+        """Whether it gives rights."""
+        self._tell("before", f"check {trust}")
+        self._refuse(trust)
+
+    def _refuse(self, trust):
         if trust in self.lost or trust in self.deleted:
             raise TrustError("the user is disabled")
-        return UserServers(self.api)
 
     def given(self):
         """What Keystone lists."""

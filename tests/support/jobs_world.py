@@ -16,7 +16,7 @@ from placement_traits.reason import Reason
 from tests.support.compute_api import ComputeApi, FakeHosts, FakeTrusts
 
 USER = Actor("user-1")
-_ONE_THREAD = {"workers": 0, "watchers": 0, "watch_interval_s": 0.0}
+_ONE_THREAD = {"workers": 0, "watchers": 0, "watch_interval_s": 0.0, "trust_check_s": 0.0}
 
 
 class World:

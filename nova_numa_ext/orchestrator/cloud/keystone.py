@@ -89,6 +89,14 @@ class KeystoneTrusts:
         """
         return UserServers(self._adapter(self._acting(trust), service_type="compute"))
 
+    def check(self, trust: str) -> None:
+        """Ask Keystone whether a trust gives rights now; no token is kept: thousands of jobs may wait.
+
+        :raises TrustError: it gives none any more
+        :raises ServiceUnavailableError: Keystone does not answer, or refuses the service itself
+        """
+        self._ask(trust, v3.Password(**self._credentials, trust_id=trust))
+
     def delete(self, trust: str) -> None:
         """Give a trust back; one that is not there any more is given back.
 
@@ -149,8 +157,15 @@ class KeystoneTrusts:
         acting = self._known(trust) or _Acting(
             v3.Password(**self._credentials, trust_id=trust), self._clock()
         )
+        self._ask(trust, acting.plugin)
+        with self._lock:
+            self._by_trust[trust] = acting
+        return acting.plugin
+
+    def _ask(self, trust: str, plugin: v3.Password) -> None:
+        """Let Keystone give a token by a trust, where there is no good one yet."""
         try:
-            acting.plugin.get_access(self._transport)  # asks Keystone where it has no good token
+            plugin.get_access(self._transport)
         except _REFUSED as error:
             self._forget(trust)
             self.user_id()
@@ -158,9 +173,6 @@ class KeystoneTrusts:
             raise (TrustGoneError if gone else TrustError)(cut(str(error))) from error
         except keystone_errors.ClientException as error:
             raise ServiceUnavailableError(f"Keystone does not answer: {cut(str(error))}") from error
-        with self._lock:
-            self._by_trust[trust] = acting
-        return acting.plugin
 
     def _known(self, trust: str) -> _Acting | None:
         """Return a trust that need not be checked; those that have to be are forgotten."""

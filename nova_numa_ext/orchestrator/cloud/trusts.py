@@ -40,6 +40,13 @@ class Trusts(Protocol):
         :raises ServiceUnavailableError: Keystone does not answer
         """
 
+    def check(self, trust: str) -> None:
+        """Ask Keystone whether a trust gives rights now; nothing is kept of the answer.
+
+        :raises TrustError: it gives none any more
+        :raises ServiceUnavailableError: Keystone does not answer
+        """
+
     def given(self) -> list[GivenTrust]:
         """Return all trusts that users have given to the service, and that have not ended.
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stories of jobs from the queue to their end, and of engines that die on the way."""
 
+import math
 import random
 from contextlib import contextmanager
 
@@ -654,7 +655,7 @@ def test_where_servers_may_be_is_novas_rule(world, options, policy):
     assert world.api.groups == {}
 
 
-@pytest.mark.parametrize("rounds", range(1, 6))
+@pytest.mark.parametrize("rounds", range(6))
 def test_a_user_without_rights_fails_the_job_and_no_server_is_touched(world, rounds):
     """The job ends when its servers are gone: until then it holds what they use."""
     job = world.jobs.create(new_job())
@@ -677,7 +678,46 @@ def test_a_user_without_rights_fails_the_job_and_no_server_is_touched(world, rou
     assert world.why(job) == ["trust=the user is disabled"]
 
 
-@pytest.mark.parametrize("rounds", range(1, 6))
+def test_a_job_that_is_held_fails_without_its_user(world):
+    job = world.jobs.create(new_job(held=True))
+    world.trusts.lost.add("trust-1")
+    world.rounds(2)
+    assert world.state(job) is JobState.QUEUED
+    assert world.why(job)[-1] == "trust=the user is disabled"
+    world.later(601)
+    world.rounds(1)
+    assert (world.state(job), world.why(job)) == (JobState.FAILED, ["trust=the user is disabled"])
+    assert world.api.created == 0
+
+
+def test_a_job_without_its_user_has_no_turn(world):
+    """Another one has its slot meanwhile; it is in its place again when its user is back."""
+    world.slots = 1
+    first, second, third = (world.jobs.create(new_job(each, trust=each)) for each in "abc")
+    world.trusts.lost.add("a")
+    world.rounds(5)
+    states = [world.state(each) for each in (first, second, third)]
+    assert states == [JobState.QUEUED, JobState.RUNNING, JobState.QUEUED]
+    world.trusts.lost.clear()
+    world.cancel(second)
+    world.rounds(6)
+    states = [world.state(each) for each in (first, second, third)]
+    assert states == [JobState.RUNNING, JobState.CANCELLED, JobState.QUEUED]
+
+
+def test_jobs_that_wait_are_asked_for_at_their_interval(tmp_path):
+    world = World(tmp_path, trust_check_s=300.0)
+    jobs = [world.jobs.create(new_job(trust=name, held=True)) for name in ("a", "b")]
+    asked = []
+    world.trusts.hook = lambda _when, what: asked.append(what)
+    world.rounds(3)
+    assert asked == [], "their first look is spread over the interval"
+    world.engine._checked_s = dict.fromkeys((each.uuid for each in jobs), -math.inf)
+    world.rounds(3)
+    assert asked == ["check a", "check b"]
+
+
+@pytest.mark.parametrize("rounds", range(6))
 def test_a_keystone_that_refuses_for_a_moment_changes_nothing(world, rounds):
     job = world.jobs.create(new_job())
     world.rounds(rounds)

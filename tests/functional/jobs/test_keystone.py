@@ -163,6 +163,20 @@ def test_a_user_that_is_disabled_is_noticed_when_its_trust_is_checked(given, mon
             trusts.servers("a")
 
 
+def test_jobs_that_wait_keep_no_token(given, monkeypatch):
+    """There may be ten thousand of them."""
+    trusts = acting([1000.0])
+    for _ in range(2):
+        trusts.check("a")
+    assert (given.count, trusts._by_trust) == (2, {}), "Keystone is asked each time"
+    trusts.servers("a")
+    given.refuses = True
+    monkeypatch.setattr(trusts, "user_id", lambda: "service-1")
+    for ask in (trusts.check, trusts.servers):
+        with pytest.raises(TrustError, match="disabled"):
+            ask("a")
+
+
 def test_a_token_that_ends_or_that_nova_refuses_is_replaced_at_once(given, monkeypatch):
     trusts = acting([1000.0])
     trusts.servers("a")

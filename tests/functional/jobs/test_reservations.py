@@ -121,6 +121,15 @@ def test_what_others_have_taken_is_not_held(world, job):
     assert world.jobs.read(job.uuid).reserved == (ProviderAmount(world.pool, SLOT, 3),)
 
 
+def test_nothing_is_held_for_a_job_whose_user_has_no_rights(world, job):
+    world.trusts.lost.add("trust-1")
+    world.rounds(2)
+    assert (world.held(), world.jobs.read(job.uuid).reserved) == ({}, ())
+    world.trusts.lost.clear()
+    world.rounds(2)
+    assert world.held() == {(consumer(job), names.RESERVATION_CONSUMER): 3}
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_what_placement_has_not_answered_is_asked_for_again(unsure, late):
     world = unsure
