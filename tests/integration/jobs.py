@@ -9,7 +9,9 @@ import dataclasses
 import io
 import itertools
 import os
+import re
 import signal
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +36,7 @@ FOLLOWED_S = 60.0
 BOOTED_S = 240.0
 # A request that nova has not answered may come to something for a minute.
 ENDED_S = 180.0
+_LED_ROUNDS = re.compile(r'^numa_ext_jobs_rounds_total\{.*result="led".*\} (\S+)$', re.MULTILINE)
 
 
 def part(name: str, flavor: str, **more: Any) -> Facts:
@@ -190,6 +193,19 @@ class LabJobs:
         service = self.service(name)
         service.process.stop()
         service.ensure(Progress(io.StringIO()))
+
+    def rounds(self) -> int:
+        """How many rounds the engines that run now have led, as their metrics count them."""
+        ports, counted = self._cloud.settings.ports, 0
+        for number, engine in enumerate(self.engines()):
+            if _pid(engine) < 0:
+                continue
+            with urllib.request.urlopen(
+                self._cloud.settings.url(ports.engine_metrics(number), "/metrics"), timeout=5
+            ) as answer:
+                found = _LED_ROUNDS.search(answer.read().decode())
+            counted += int(float(found[1])) if found else 0
+        return counted
 
     def kill_leader(self) -> None:
         """SIGKILL for the engine that leads."""
