@@ -55,6 +55,7 @@ from placement_traits.reason import Reason
 from tests.support.elastic import SimpleModels
 from tests.support.jobs_database import new_job
 from tests.support.jobs_world import World
+from tests.support.lease_service import credential
 
 BODY = {
     "job": {
@@ -189,6 +190,7 @@ READER, MEMBER = headers("reader"), headers("reader", "member")
 ADMIN = headers("reader", "member", "admin", project="project-of-admins", user="admin-1")
 SERVICE = headers("service", project="services", user="agent-1")
 OTHER = headers("reader", "member", project="project-2", user="user-2")
+OTHERS_READER = headers("reader", project="project-2", user="user-3")
 NO_ROLE = headers()
 SYSTEM = {
     "X-Identity-Status": "Confirmed",
@@ -425,40 +427,40 @@ ROUTES = {
     "no topology": ("GET", "/v1/groups/none/topology"),
     "versions": ("GET", "/"),
 }
-#              route       reader member admin service other no role system no token
+#              route       reader member admin service other other's reader no role system no token
 TABLE = """
-               create      403    201    201   403     201   403     403    401
-               first       403    403    201   403     403   403     403    401
-               list        200    200    200   200     200   403     403    401
-               list all    403    403    200   200     403   403     403    401
-               show        200    200    200   200     404   403     403    401
-               events      200    200    200   200     404   403     403    401
-               hold        403    202    202   403     404   403     403    401
-               release     403    202    202   403     404   403     403    401
-               cancel      403    202    202   403     404   403     403    401
-               limits      200    200    200   200     200   403     403    401
-               lease       403    403    202   403     403   403     403    401
-               leases      200    200    200   200     200   403     403    401
-               all leases  403    403    200   200     403   403     403    401
-               a lease     200    200    200   200     404   403     403    401
-               attach      403    202    202   403     404   403     403    401
-               requeue     403    409    409   403     404   403     403    401
-               give back   403    202    202   403     404   403     403    401
-               no lease    404    404    404   404     404   403     403    401
-               of a host   403    403    200   200     403   403     403    401
-               report      403    403    403   403     403   403     403    401
-               not there   404    404    404   404     404   403     403    401
-               scaling     403    403    200   403     403   403     403    401
-               a group     200    200    200   200     404   403     403    401
-               decisions   200    200    200   200     404   403     403    401
-               pause       403    200    200   403     404   403     403    401
-               resume      403    200    200   403     404   403     403    401
-               no group    404    404    404   404     404   403     403    401
-               topology    200    200    200   403     404   403     403    401
-               no topology 404    404    404   403     404   403     403    401
-               versions    200    200    200   200     200   200     200    200
+               create      403    201    201   403     201   403            403     403    401
+               first       403    403    201   403     403   403            403     403    401
+               list        200    200    200   200     200   200            403     403    401
+               list all    403    403    200   200     403   403            403     403    401
+               show        200    200    200   200     404   404            403     403    401
+               events      200    200    200   200     404   404            403     403    401
+               hold        403    202    202   403     404   403            403     403    401
+               release     403    202    202   403     404   403            403     403    401
+               cancel      403    202    202   403     404   403            403     403    401
+               limits      200    200    200   200     200   200            403     403    401
+               lease       403    403    202   403     403   403            403     403    401
+               leases      200    200    200   200     200   200            403     403    401
+               all leases  403    403    200   200     403   403            403     403    401
+               a lease     200    200    200   200     404   404            403     403    401
+               attach      403    202    202   403     404   403            403     403    401
+               requeue     403    409    409   403     404   403            403     403    401
+               give back   403    202    202   403     404   403            403     403    401
+               no lease    404    404    404   404     404   404            403     403    401
+               of a host   403    403    200   200     403   403            403     403    401
+               report      403    403    403   403     403   403            403     403    401
+               not there   404    404    404   404     404   404            403     403    401
+               scaling     403    403    200   403     403   403            403     403    401
+               a group     200    200    200   200     404   404            403     403    401
+               decisions   200    200    200   200     404   404            403     403    401
+               pause       403    200    200   403     404   403            403     403    401
+               resume      403    200    200   403     404   403            403     403    401
+               no group    404    404    404   404     404   404            403     403    401
+               topology    200    200    200   403     404   404            403     403    401
+               no topology 404    404    404   403     404   404            403     403    401
+               versions    200    200    200   200     200   200            200     200    200
 """
-WHO = (READER, MEMBER, ADMIN, SERVICE, OTHER, NO_ROLE, SYSTEM, {})
+WHO = (READER, MEMBER, ADMIN, SERVICE, OTHER, OTHERS_READER, NO_ROLE, SYSTEM, {})
 ROWS = [
     (line[:27].strip(), list(map(int, line[27:].split()))) for line in TABLE.split("\n") if line
 ]
@@ -1201,6 +1203,78 @@ def test_none_of_many_bodies_is_answered_with_a_fault_of_ours(database, cloud):
     jobs = Jobs(database)
     seen = _submitted(jobs, cloud, 100_000)
     assert seen[201] >= _all_shown(jobs, cloud) > 0
+
+
+def _other_bodies(lease):
+    """Whole bodies of what else takes one: method, path, who sends it, body.
+
+    :param lease: uuid of one that is there
+    """
+    server = {"server_id": lease}
+    known = {"id": lease, "epoch": 1}
+    serves = {"gpu": GROUP, "memory_mb": 1000, "service_level": "silver", "network_mbps": 0}
+    asked = {
+        "serves": [known | serves | {"api": "opencl"}],
+        "ends": [known],
+        "attaches": [known | server | {"api": "cuda", "address": "g1:7000"}],
+    }
+    report = {
+        "serves": [known | {"address": "g1:7000"}],
+        "ended": [known],
+        "servers": [lease],
+        "asked": asked,
+    }
+    settings = schemas.SCALING["properties"]["scaling"]["properties"]["settings"]["properties"]
+    sized = {name: each["default"] for name, each in settings.items() if "default" in each}
+    scaling = {"settings": sized | {"objective_ms": 35.0}, "source": {"csv": "web.csv"}}
+    new = {**LEASE_BODY["lease"], "network_mbps": 0, "pool": "g1", "unmet": "wait"}
+    return {
+        "lease": ("POST", "/v1/leases", ADMIN, {"lease": new}),
+        "attach": ("POST", f"/v1/leases/{lease}/attach", MEMBER, {"attach": server}),
+        "report": ("POST", "/v1/hosts/g1/leases", credential("g1"), {"report": report}),
+        "scaling": ("PUT", f"/v1/scaling/{GROUP}", ADMIN, {"scaling": scaling}),
+    }
+
+
+def _others_sent(jobs, cloud, count):
+    """Send other bodies that chance has scrambled, as many of each; returns how often each status was the answer."""
+    client, leases = client_of(jobs, cloud), Leases(jobs._database)
+    chance, seen = random.Random(count), Counter()
+    for number in range(count):
+        if number % 50 == 0:
+            bodies = _other_bodies(leases.create("project-1", "user-1", LEASE).uuid)
+        for name, (method, path, who, body) in bodies.items():
+            sent = json.dumps(_scrambled(chance, body, chance.choice((0.01, 0.12)))).encode()
+            if chance.random() < 0.05:
+                sent = sent[: chance.randrange(len(sent) + 1)]
+            response = client.open(path, method=method, data=sent, headers=who)
+            assert response.status_code in (200, 202, 400, 403, 409), (name, sent, response.text)
+            seen[name, response.status_code] += 1
+    for path, who in (
+        ("/v1/leases?all_projects=true", ADMIN),
+        (f"/v1/scaling/{GROUP}", READER),
+        ("/v1/hosts/g1/leases", credential("g1")),
+    ):
+        assert client.get(path, headers=who).status_code == 200
+    return seen
+
+
+def _taken_and_refused(seen):
+    """Return of which bodies some were taken, and of which some were refused by a sentence."""
+    taken = {name for name, status in seen if status < 300}
+    return taken, {name for name, status in seen if status == 400}
+
+
+def test_no_other_body_is_answered_with_a_fault_of_ours(jobs, cloud):
+    every = {"lease", "attach", "report", "scaling"}
+    assert _taken_and_refused(_others_sent(jobs, cloud, 150)) == (every, every)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_none_of_many_other_bodies_is_answered_with_a_fault_of_ours(jobs, cloud):
+    every = {"lease", "attach", "report", "scaling"}
+    assert _taken_and_refused(_others_sent(jobs, cloud, 10_000)) == (every, every)
 
 
 @pytest.mark.parametrize(
