@@ -9,6 +9,7 @@ auth_token            who asks, by Keystone; a request without a token goes on t
 ====================  ==================================================================================
 """
 
+import socket
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from nova_numa_ext import endpoints
 from nova_numa_ext.orchestrator import conf as jobs_conf
-from nova_numa_ext.orchestrator import startup
+from nova_numa_ext.orchestrator import notify, startup
 from nova_numa_ext.orchestrator.api import app, policies
 from nova_numa_ext.orchestrator.cloud.user import UserClouds
 from nova_numa_ext.orchestrator.store.database import Database
@@ -84,6 +85,7 @@ def _routes(conf: cfg.ConfigOpts) -> Application:
         scaling=ScalingGroups(database),
         queue=options.queue,
         cabling=startup.cabling(endpoints.placement(conf)),
+        tell=notify.configured(conf, options.notify, socket.gethostname(), "api"),
     )
 
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells others of each job that comes to another state: on the message bus, and to a webhook.
+"""Tells others of each job that comes to another state, or is acted on: on the message bus, and to a webhook.
 
-What is sent is for convenience: it may be lost when an engine ends, a receiver is slow or away. What happened to a job
-is in its events. The engine waits for none of it: each way has a thread and a queue of its own, and what does not fit
-into the queue is left out.
+What is sent is for convenience: it may be lost when a process ends, a receiver is slow or away. What happened to a job
+is in its events. Neither engine nor API waits for it: each way has a thread and a queue of its own, and what does not
+fit into the queue is left out.
 
 ========  ===========================================================================================
-the bus   by oslo.messaging, as ``[oslo_messaging_notifications]`` says: event ``numa_ext.job.<state>``
+the bus   by oslo.messaging, as ``[oslo_messaging_notifications]`` says: event ``numa_ext.job.<state>``, or
+          ``numa_ext.job.<action>`` of what its user does with it
 webhook   POST of the same as JSON; only to addresses of the networks that are allowed, whatever a name
           server says, and a redirect is not followed
 ========  ===========================================================================================
@@ -25,7 +26,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import SplitResult, urlsplit
 
 import oslo_messaging
@@ -53,8 +54,21 @@ _ACCEPTED: Final = range(200, 300)
 Message = Mapping[str, Any]
 Send = Callable[[str, Message], None]
 """Sends an event of a type; raises :class:`placement_traits.errors.NumaExtError` where it cannot."""
-Tell = Callable[[StoredJob, Sequence[Reason]], None]
-"""Takes a job as it is since it has come to its state, with the reasons."""
+
+
+class Tell(Protocol):
+    """Takes what happens to jobs; waits for nothing."""
+
+    def __call__(self, job: StoredJob, reasons: Sequence[Reason], action: str = "", /) -> None:
+        """Tell of a job as it is since it has come to its state, with the reasons.
+
+        :param action: what its user has done with it meanwhile; '': it has come to the state
+        """
+
+
+def no_receiver(_job: StoredJob, _reasons: Sequence[Reason], _action: str = "") -> None:
+    """Send nothing."""
+
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -93,17 +107,23 @@ class Outbox:
         self._name = name
         self._send = send
         self._clock = clock
-        self._queue: queue.Queue[tuple[StoredJob, Sequence[Reason], float]] = queue.Queue(_MOST)
+        self._queue: queue.Queue[tuple[str, StoredJob, Sequence[Reason], float]] = queue.Queue(
+            _MOST
+        )
         self._lock = threading.Lock()
         self._started = False
         self._trouble = ""
         self._full = False
 
-    def put(self, job: StoredJob, reasons: Sequence[Reason]) -> None:
-        """Have a message sent, unless too many wait; never waits. The first one starts the thread."""
+    def put(self, job: StoredJob, reasons: Sequence[Reason], action: str = "") -> None:
+        """Have a message sent, unless too many wait; never waits. The first one starts the thread.
+
+        :param action: as of :class:`Tell`
+        """
         with self._lock:
             try:
-                self._queue.put_nowait((job, reasons, self._clock()))
+                event = f"{EVENT}.{action or job.state}"
+                self._queue.put_nowait((event, job, reasons, self._clock()))
                 self._full = False
             except queue.Full:
                 if not self._full:
@@ -116,10 +136,10 @@ class Outbox:
 
     def _run(self) -> None:
         while True:
-            job, reasons, at = self._queue.get()
+            event, job, reasons, at = self._queue.get()
             trouble = ""
             try:
-                self._send(f"{EVENT}.{job.state}", message(job, reasons, at))
+                self._send(event, message(job, reasons, at))
             except NumaExtError as error:
                 trouble = str(error)
             except Exception as error:  # noqa: BLE001 - the outermost guard: logged, and others are sent
@@ -129,22 +149,25 @@ class Outbox:
             self._trouble = trouble
 
 
-def configured(conf: cfg.ConfigOpts, options: NotifyOptions, host: str) -> Tell:
+def configured(
+    conf: cfg.ConfigOpts, options: NotifyOptions, host: str, process: str = "engine"
+) -> Tell:
     """Return what tells others, as a configuration says: neither way unless it is configured.
 
-    :param host: of this engine
+    :param host: of this process
+    :param process: what it is: ``engine`` or ``api``
     :raises ConfigurationError: something in it cannot be used
     """
     ways: list[Outbox] = []
-    send = bus(conf, host)
+    send = bus(conf, host, process)
     if send:
         ways.append(Outbox("the message bus", send))
     if options.webhook_url:
         ways.append(Outbox("the webhook", webhook(options)))
 
-    def tell(job: StoredJob, reasons: Sequence[Reason]) -> None:
+    def tell(job: StoredJob, reasons: Sequence[Reason], action: str = "") -> None:
         for way in ways:
-            way.put(job, reasons)
+            way.put(job, reasons, action)
 
     return tell
 
@@ -157,8 +180,8 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     conf.set_default("retry", _RETRIES, _BUS)
 
 
-def bus(conf: cfg.ConfigOpts, host: str) -> Send | None:
-    """Return what sends to the message bus; None: no driver is configured.
+def bus(conf: cfg.ConfigOpts, host: str, process: str = "engine") -> Send | None:
+    """Return what sends to the message bus; None: no driver is configured. Parameters as of :func:`configured`.
 
     :raises ConfigurationError: its options cannot be used
     """
@@ -167,7 +190,7 @@ def bus(conf: cfg.ConfigOpts, host: str) -> Send | None:
         return None
     try:
         transport = oslo_messaging.get_notification_transport(conf)
-        notifier = oslo_messaging.Notifier(transport, publisher_id=f"numa-ext-engine.{host}")
+        notifier = oslo_messaging.Notifier(transport, publisher_id=f"numa-ext-{process}.{host}")
     except (oslo_messaging.InvalidTransportURL, oslo_messaging.DriverLoadFailure) as error:
         raise ConfigurationError(
             f"[{_BUS}]transport_url cannot be used: {cut(str(error), LONGEST_TEXT)}"

@@ -38,6 +38,7 @@ from nova_numa_ext.orchestrator.cloud.asking import SilentError
 from nova_numa_ext.orchestrator.cloud.cabling import Cabling
 from nova_numa_ext.orchestrator.cloud.user import UserCloud
 from nova_numa_ext.orchestrator.conf import ApiOptions
+from nova_numa_ext.orchestrator.notify import Tell, no_receiver
 from nova_numa_ext.orchestrator.store.database import DatabaseError, LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Actor, ExistsError, Jobs, NewJob, StoredJob
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
@@ -68,6 +69,11 @@ VERSION: Final = "1.0"
 _HEADER: Final = "OpenStack-API-Version"
 _MOST_BYTES: Final = 1024 * 1024
 _TRIES: Final = 10
+_ACTIONS: Final = {
+    JobTerm.CANCELLED: "cancel",
+    JobTerm.HELD: "hold",
+    JobTerm.RELEASED: "release",
+}
 _ACTIVE: Final = tuple(state for state in JobState if state.active)
 _State = TypeVar("_State", bound=StrEnum)
 _Stored = TypeVar("_Stored", StoredLease, StoredScaling)
@@ -125,12 +131,14 @@ def make(
     scaling: ScalingGroups,
     cabling: CablingOf,
     queue: QueueSettings | None = None,
+    tell: Tell = no_receiver,
 ) -> flask.Flask:
     """Return the WSGI application.
 
     :param recovery: says whether the database is an old one, of which hosts learn nothing
     :param enforcer: has :data:`.policies.RULES` registered
     :param queue: as the engines have them; None: the defaults
+    :param tell: called with each job that is submitted, held, released or cancelled
     """
     app = flask.Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = _MOST_BYTES
@@ -147,6 +155,7 @@ def make(
         scaling=scaling,
         cabling=cabling,
         queue=queue or QueueSettings(),
+        tell=tell,
     )
     for route in ROUTES:
         app.add_url_rule(
@@ -184,7 +193,9 @@ class _Routes:
         scaling: ScalingGroups,
         cabling: CablingOf,
         queue: QueueSettings,
+        tell: Tell,
     ) -> None:
+        self._tell = tell
         self._cabling = cabling
         self._scaling = scaling
         self._leases = leases
@@ -228,6 +239,7 @@ class _Routes:
             if there := self._jobs.read(uuid, incomplete=True):
                 return self._again(there, fingerprint)
             raise
+        self._tell(job, job.reasons)
         return self._shown(job), 201
 
     def _stored(self, new: NewJob, uuid: str, cloud: UserCloud) -> StoredJob:
@@ -593,6 +605,7 @@ class _Routes:
                 job = self._jobs.set(job, Actor(asking.user), reasons, **change)
             except LostRaceError:
                 continue
+            self._tell(job, reasons, _ACTIONS[term])
             return self._shown(job), 202
         raise _RefusedError(409, f"Job {uuid} changes all the time: try again.")
 

@@ -28,6 +28,7 @@ from nova_numa_ext.orchestrator.cloud.user import (
     UserNetwork,
 )
 from nova_numa_ext.orchestrator.conf import ApiOptions
+from nova_numa_ext.orchestrator.notify import no_receiver
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database, DatabaseError
 from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
@@ -217,10 +218,11 @@ def client(jobs, cloud):
     return client_of(jobs, cloud)
 
 
-def client_of(jobs, cloud, queue=None, rules=(), **options):
+def client_of(jobs, cloud, queue=None, rules=(), tell=no_receiver, **options):
     """A client of an application of its own.
 
     :param rules: of an operator's own
+    :param tell: called with what happens to jobs
     """
     conf = cfg.ConfigOpts()
     enforcer = policy.Enforcer(conf)
@@ -240,6 +242,7 @@ def client_of(jobs, cloud, queue=None, rules=(), **options):
         scaling=ScalingGroups(jobs._database),
         cabling=cloud,
         queue=queue,
+        tell=tell,
     )
     made.after_request(as_declared)
     return made.test_client()
@@ -369,6 +372,27 @@ def test_hold_release_and_cancel_are_events_with_their_actor(client, jobs):
     assert later.json["events"] == events[3:]
     first = client.get(f"/v1/jobs/{job.uuid}/events?limit=2", headers=READER)
     assert first.json["events"] == events[:2]
+
+
+def test_others_are_told_of_what_users_do(jobs, cloud):
+    """Once each: what is asked for again has happened already."""
+    told = []
+    client = client_of(
+        jobs, cloud, tell=lambda job, why, action="": told.append((action, job.state, why[0].term))
+    )
+    key = {"Idempotency-Key": "one"}
+    assert client.post("/v1/jobs?dry_run=true", json=BODY, headers=MEMBER).status_code == 200
+    for _ in range(2):
+        job = client.post("/v1/jobs", json=BODY, headers=MEMBER | key).json["job"]["id"]
+    for what in ("release", "hold", "hold", "cancel", "cancel"):
+        assert client.post(f"/v1/jobs/{job}/{what}", headers=MEMBER).status_code == 202
+    assert client.post(f"/v1/jobs/{job}/hold", headers=READER).status_code == 403
+    assert told == [
+        ("", JobState.QUEUED, "submitted"),
+        ("release", JobState.QUEUED, "released"),
+        ("hold", JobState.QUEUED, "held"),
+        ("cancel", JobState.QUEUED, "cancelled"),
+    ]
 
 
 def test_what_has_ended_stays_so(client, jobs):

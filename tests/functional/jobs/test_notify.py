@@ -80,6 +80,16 @@ def test_a_webhook_gets_each_state_of_a_job_in_order(tmp_path):
     assert "secret-trust" not in json.dumps(got)
 
 
+def test_what_a_user_does_is_an_event_of_its_own(tmp_path):
+    """By the name of the action: the state is another one, or the same."""
+    with receiver() as (port, got):
+        tell = notify.configured(conf_of(tmp_path), options(port), "c1", "api")
+        job = stored_job(state=JobState.RUNNING, cancelled=True)
+        tell(job, (Reason("cancelled", "user-1"),), "cancel")
+        until(lambda: got)
+    assert (got[0]["event_type"], got[0]["payload"]["state"]) == ("numa_ext.job.cancel", "running")
+
+
 def test_the_documented_sample_is_what_is_sent():
     """Who reads notifications builds on it: what changes here changes the version of the payload."""
     sample = json.loads(SAMPLE.read_text())
