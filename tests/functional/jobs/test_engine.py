@@ -6,12 +6,14 @@ import random
 from contextlib import contextmanager
 
 import pytest
+from cryptography.fernet import Fernet
 from keystoneauth1 import exceptions as keystone_errors
 from nova import exception as nova
 from nova.compute.utils import exception_to_dict
 from oslo_limit.exception import OverLimitInfo, ProjectOverLimit
 from sqlalchemy import update
 
+from nova_numa_ext.job_hint import HINT, HintKeys
 from nova_numa_ext.orchestrator.conf import EngineOptions
 from nova_numa_ext.orchestrator.engine import QueueDecision
 from nova_numa_ext.orchestrator.store import tables
@@ -639,6 +641,46 @@ def test_a_server_is_made_again_only_so_often(world):
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"apart": True},
+        {"wait_for": (ScopeWait(Scope.HOST),)},
+        {"networks": ("none",)},
+        {"networks": ("network-1",)},
+        {"extra_specs": {"numa_ext:gpu_policy": "topo_p"}},
+    ],
+    ids=str,
+)
+def test_no_server_is_asked_for_on_a_host_or_in_an_availability_zone(world, options):
+    """An availability zone may name a host, and skips nova's filters then; where servers go, nova's scheduler says."""
+    bodies = _asked_for(world)
+    world.hint_keys = HintKeys([Fernet.generate_key().decode()])
+    world.start()
+    job = world.jobs.create(new_job(parts=(part("workers", **options),)))
+    world.rounds(4)
+    assert world.state(job) is JobState.RUNNING
+    assert len(bodies) == 2
+    for body in bodies:
+        assert body.keys() <= {"server", "os:scheduler_hints"}
+        assert body["server"].keys() == {"name", "flavorRef", "imageRef", "networks", "tags"}
+        assert HINT in body["os:scheduler_hints"].keys() <= {"group", HINT}
+
+
+def _asked_for(world):
+    """The bodies by which servers are made from now on."""
+    plain, bodies = world.api.request, []
+
+    def request(path, method, **more):
+        if (method, path) == ("POST", "/servers"):
+            bodies.append(more["json"])
+        return plain(path, method, **more)
+
+    world.api.request = request
+    return bodies
+
+
+@pytest.mark.parametrize(
     ("options", "policy"),
     [
         ({"apart": True}, "anti-affinity"),
@@ -856,6 +898,7 @@ class Life:
 
     One job runs and is cancelled then, the other is cancelled while it is built. Both need the same amounts of
     Placement, one after the other. Nova makes servers and groups one round late now and then, without an answer.
+    Beside them runs a third job, whose servers nobody touches; those of the first one are the same as long as it runs.
 
     :param stops: where an engine dies, or pauses while the other one leads for a round
     """
@@ -873,7 +916,12 @@ class Life:
         self.world.database.transaction = lambda: stops.counting(plain)
         parts = (part("gpu", count=2, apart=True), part("cpu", count=1))
         create = self.world.jobs.create
+        self.beside = create(new_job("beside", trust="beside"))
+        self.world.claims_of_plans, claims = (), self.world.claims_of_plans
+        self.world.rounds(4)
+        self.world.claims_of_plans = claims
         self.jobs = [create(new_job(name, parts=parts, trust=name)) for name in ("a", "b")]
+        self.untouched = self.kept(self.beside)
         self.engines = [self.world.engine, self.world.start()]
         self.turn = 0
 
@@ -905,6 +953,16 @@ class Life:
         world.settle()
         world.later(25)
 
+        for server, shown in self.untouched.items():
+            assert world.api.servers[server] == shown, f"turn {turn} has touched a server that runs"
+
+    def kept(self, job):
+        """What nova shows of the servers of a job that runs."""
+        stored = self.world.jobs.read(job.uuid)
+        assert stored.state is JobState.RUNNING, self.world.why(job)
+        uuids = {uuid for each in stored.parts for uuid in each.servers.values()}
+        return {uuid: dict(self.world.api.servers[uuid]) for uuid in uuids}
+
     def until(self, job, state):
         for _ in range(40):
             if self.world.state(job) is state:
@@ -915,12 +973,14 @@ class Life:
     def live(self):
         world, (first, second) = self.world, self.jobs
         self.until(first, JobState.RUNNING)
+        beside, kept = self.untouched, self.kept(first)
+        self.untouched = beside | kept
         for _ in range(3):
             self.round()
-        kept = {
-            uuid for each in world.jobs.read(first.uuid).parts for uuid in each.servers.values()
-        }
-        assert (len(kept), set(world.api.there())) == (3, kept), "a duplicate is gone soon"
+        assert self.kept(first) == kept
+        assert len(kept) == 3
+        assert set(world.api.there()) == self.untouched.keys(), "a duplicate is gone soon"
+        self.untouched = beside
         (held,) = world.claims.of_provider(self.pool)
         assert held.amounts == {self.pool: {"CUSTOM_SLOT": 3}}
         world.cancel(first)
@@ -930,7 +990,8 @@ class Life:
             self.until(job, JobState.CANCELLED)
         for _ in range(3):
             self.round()
-        assert (world.api.there(), world.api.groups) == ({}, {})
+        assert (world.api.there(), world.api.groups) == (self.kept(self.beside), {})
+        assert self.kept(self.beside) == beside
         assert list(world.claims.of_provider(self.pool)) == []
         assert sorted(world.trusts.deleted) == ["a", "b"]
 
