@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the queue needs of a planner: answers about one job, and an account of what planned jobs take.
 
-A planner decides purely from what it is given, so the service and the simulators run the same ones. The *view* is what
-is known of the fleet and does not change in a round; the *claims* are what jobs take of it beyond what the view shows,
-and what they would give back.
+A planner decides purely from what it is given, so one queue asks whichever it has: the service's that of hosts, which
+knows what Placement counts, and the simulator's a strategy, which chooses GPUs and knows neighbours. That both let the
+jobs of table 7 start at the same moments is a test (``test_planners_agree.py``). The *view* is what is known of the
+fleet and does not change in a round; the *claims* are what jobs take of it beyond what the view shows, and what they
+would give back.
 """
 
 from collections.abc import Hashable
