@@ -8,6 +8,7 @@ import pytest
 
 from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore
 from nova_numa_ext.simulator.gpu import table7
+from nova_numa_ext.simulator.gpu.cluster import STRATEGIES
 from nova_numa_ext.simulator.gpu.machines import fleet, graph
 from nova_numa_ext.simulator.gpu.simulation import (
     NeverPlacedError,
@@ -183,8 +184,40 @@ def test_f_000_17_perturbed_times_keep_the_gain_on_average() -> None:
 def hundred_jobs() -> dict[str, SimulationRun]:
     """100 jobs on 5 machines, one run per strategy."""
     jobs = poisson(MODEL, 100, 10, seed=0)
-    names = ("fcfs", "bf", "topo", "topo_p", "topo_easy")
-    return {name: Simulation(fleet("minsky:5"), jobs, name, STORE).run() for name in names}
+    return {name: Simulation(fleet("minsky:5"), jobs, name, STORE).run() for name in STRATEGIES}
+
+
+# Mean slowdown, mean waiting time and makespan in seconds, violations, jobs below their minimum utility.
+HUNDRED_JOBS = {
+    "fcfs": (1.0896, 240.5243, 1432.168, 8, 21),
+    "bf": (1.0612, 233.2691, 1394.6711, 2, 8),
+    "fcfs_skip": (1.0756, 197.5722, 1432.7519, 5, 12),
+    "bf_skip": (1.0708, 195.7166, 1427.8992, 5, 6),
+    "fcfs_easy": (1.0452, 207.0066, 1369.188, 0, 2),
+    "topo_easy": (1.064, 215.7962, 1380.5702, 3, 14),
+    "pack": (1.057, 229.1042, 1388.656, 2, 9),
+    "spread": (1.1426, 277.7978, 1520.2571, 16, 48),
+    "topo": (1.057, 229.1042, 1388.656, 2, 9),
+    "topo_p": (1.0434, 190.6945, 1396.7192, 0, 0),
+}
+
+
+def test_the_figures_of_a_hundred_jobs_stay_as_they_are(
+    hundred_jobs: dict[str, SimulationRun],
+) -> None:
+    """A regression fixture: who changes the queue or a strategy sees which figures change."""
+    columns = (
+        "slowdown_mean",
+        "waiting_mean_s",
+        "makespan_s",
+        "slo_violations",
+        "below_min_utility",
+    )
+    found = {name: summary(run) for name, run in hundred_jobs.items()}
+    assert found.keys() == HUNDRED_JOBS.keys()
+    for name, expected in HUNDRED_JOBS.items():
+        figures = [found[name][column] for column in columns]
+        assert figures == pytest.approx(expected, abs=1e-4), name
 
 
 def test_f_000_19_topo_p_violates_no_objective_and_waits_no_longer(
