@@ -151,7 +151,7 @@ function configure_numa_ext_jobs {
 # As every stack.sh does with the databases of all services.
 function init_numa_ext_jobs {
     recreate_database numa_ext
-    "$PYTHON" -m nova_numa_ext.orchestrator.manage --config-file "$NUMA_EXT_JOBS_CONF" db sync
+    "$PYTHON" -P -m nova_numa_ext.orchestrator.manage --config-file "$NUMA_EXT_JOBS_CONF" db sync
 }
 
 function start_numa_ext_jobs_api {

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all commands of ours have in common on their command lines: ``--version``, and numbers with bounds."""
+"""What all commands of ours have in common on their command lines: ``--version``, numbers with bounds, and how one
+starts another.
+"""
 
 import argparse
 import math
@@ -11,11 +13,22 @@ from typing import Any, Final, TypeVar
 _Number = TypeVar("_Number", int, float)
 
 DISTRIBUTION: Final = "nova-numa-ext"
+# The working directory of what root starts: only root writes there.
+SAFE_FOLDER: Final = "/"
 
 
 def version() -> str:
     """Return the version that is installed, as every command shows it."""
     return metadata.version(DISTRIBUTION)
+
+
+def module(name: str, *words: str) -> tuple[str, ...]:
+    """Return the command line that runs a module of ours with this interpreter.
+
+    Without ``-P`` the interpreter takes modules of the working directory first: in /tmp, root would run those of
+    another user.
+    """
+    return (sys.executable, "-P", "-m", name, *words)
 
 
 class _ShowVersion(argparse.Action):

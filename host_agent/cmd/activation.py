@@ -14,7 +14,6 @@ import logging
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Final
 
 from host_agent.conf.options import Options
 from host_agent.machine.privileged import own_paths, server
+from placement_traits.command_line import SAFE_FOLDER, module
 
 LOG = logging.getLogger(__name__)
 
@@ -78,6 +78,7 @@ class Activation:
         # There is one thread only. A session of its own: what the terminal sends to the agent does not reach it.
         return subprocess.Popen(
             self._command,
+            cwd=SAFE_FOLDER,
             preexec_fn=hand_over,  # noqa: PLW1509
             pass_fds=(server.FIRST_DESCRIPTOR,),
             start_new_session=True,
@@ -97,11 +98,11 @@ class Activation:
 def of_helper(files: Sequence[str], options: Options) -> Activation:
     """Return what starts our helper.
 
-    :param files: options of the command line that name configuration files
+    :param files: options of the command line that name configuration files, by absolute paths
     :param options: what these say
     :raises InvalidValueError: others could replace the socket
     :raises OSError: the socket cannot be made
     """
     agent, path = own_paths.agent_id(options.helper.agent_user), options.helper.socket
     own_paths.check_way("[helper]socket", path, agent)
-    return Activation((sys.executable, "-m", "host_agent.cmd.helper", *files), path)
+    return Activation(module("host_agent.cmd.helper", *files), path)

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     from host_agent.conf.configuration import load  # after --help and mistakes
 
-    files = [f"--config-file={file}" for file in options.config_file]
+    files = [f"--config-file={Path(file).absolute()}" for file in options.config_file]
     command: Callable[[Configuration, argparse.Namespace], int] = options.command
     try:
         conf = load(files, mistake=options.mistake)

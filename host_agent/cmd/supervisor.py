@@ -31,6 +31,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -39,7 +40,7 @@ from host_agent.conf import configuration
 from host_agent.util import logs
 from host_agent.util.parent import die_with_parent
 from placement_traits import notify
-from placement_traits.command_line import add_version, number_from
+from placement_traits.command_line import SAFE_FOLDER, add_version, module, number_from
 from placement_traits.errors import NumaExtError
 
 LOG = logging.getLogger("numa-host-agent-supervisor")
@@ -274,6 +275,7 @@ def _spawn(
         identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": groups}
     return subprocess.Popen(
         command,
+        cwd=SAFE_FOLDER,
         env={**os.environ, **environment},
         # There is one thread only. It is called as the other user: a change of users would undo it.
         preexec_fn=die_with_parent,  # noqa: PLW1509
@@ -285,10 +287,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Supervise one agent; return its last status."""
     given = _parser().parse_args(arguments)
     logs.to_stderr(LOG.name)
-    files = [f"--config-file={file}" for file in given.config_file]
+    files = [f"--config-file={Path(file).absolute()}" for file in given.config_file]
     return Supervisor(
-        (sys.executable, "-m", "host_agent.cmd.agent", *files),
-        (sys.executable, "-m", "host_agent.cmd.ctl", *files, "withdraw"),
+        module("host_agent.cmd.agent", *files),
+        module("host_agent.cmd.ctl", *files, "withdraw"),
         Patience(given.max_silence, given.watchdog, given.start, given.restart_after),
         user=given.user,
         helper=_helper(files),

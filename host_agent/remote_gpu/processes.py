@@ -19,7 +19,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -30,6 +29,7 @@ from typing import Any, Final
 from host_agent.remote_gpu.answer import ServedLease
 from host_agent.remote_gpu.hung import kill_listener
 from host_agent.remote_gpu.lease_process import STARTS_S
+from placement_traits.command_line import SAFE_FOLDER, module
 from placement_traits.errors import ServiceUnavailableError
 
 _LOG: Final = logging.getLogger(__name__)
@@ -66,9 +66,9 @@ class LeaseCommand:
         if lease.gpu not in self.gpus:
             raise ServiceUnavailableError(f"This host does not lend GPU {lease.gpu}.")
         return [
-            *(sys.executable, "-m", "host_agent.remote_gpu.lease_process", str(control)),
+            *module("host_agent.remote_gpu.lease_process", str(control)),
             *("--host", self.address, "--transport", self.transport),
-            *("--transports", str(self.transports), "--gpu", self.gpus[lease.gpu]),
+            *("--transports", str(self.transports.absolute()), "--gpu", self.gpus[lease.gpu]),
             *("--memory-mb", str(lease.memory_mb)),
         ]
 
@@ -96,7 +96,7 @@ class LeaseProcesses:
     """
 
     def __init__(self, folder: Path, command: CommandOf) -> None:
-        self._folder = folder
+        self._folder = folder = folder.absolute()
         self._command = command
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._silent_since_s: dict[str, float] = {}
@@ -150,6 +150,7 @@ class LeaseProcesses:
         _LOG.info("lease %s: a process is started", lease)
         self._children[lease] = child = subprocess.Popen(
             command,
+            cwd=SAFE_FOLDER,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,

@@ -5,12 +5,12 @@ import json
 import os
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any, Final
 
 from nova_numa_ext.policy.elastic.boundary import Labels, Plane, Points
+from placement_traits.command_line import module
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError, cut
 
 _READ: Final = 65536
@@ -90,7 +90,7 @@ class ModelsBeside:
         if self._process is None:
             self._read = b""
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "nova_numa_ext.learning.worker", str(self._season)],
+                module("nova_numa_ext.learning.worker", str(self._season)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 # On models so small threads cost more than they give.

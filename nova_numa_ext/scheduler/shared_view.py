@@ -22,7 +22,6 @@ import hashlib
 import logging
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -34,6 +33,7 @@ from oslo_config import cfg
 
 from nova_numa_ext import endpoints, metrics
 from placement_traits.boot_clock import boot_time_s
+from placement_traits.command_line import module
 from placement_traits.errors import NumaExtError
 from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.snapshot import FleetSnapshot
@@ -303,7 +303,7 @@ def start_reader(conf: cfg.ConfigOpts, stem: Path, lock: int) -> "subprocess.Pop
     files = [word for file in conf.config_file or () for word in ("--config-file", str(file))]
     folders = [word for each in conf.config_dir or () for word in ("--config-dir", str(each))]
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", _READER, *files, *folders, str(snapshot_path(stem))],
+        module(_READER, *files, *folders, str(snapshot_path(stem))),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=(lock,),
