@@ -6,14 +6,13 @@ The host: 2 sockets, 4 nodes of 2 CPUs and an L3 domain each. All performance fi
 
 import json
 import logging
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.opens import opened
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.conf.bwap import BwapOptions
@@ -23,9 +22,8 @@ from host_agent.decide.pages import bwap
 from host_agent.decide.pages.weights import dwp_weights
 from host_agent.model.assignment import Observation
 from host_agent.model.counters import ServerCounters
-from host_agent.observe import foreign_balancers
 from host_agent.observe.counters.source import Readings
-from host_agent.observe.foreign_balancers import Guard
+from host_agent.observe.foreign_balancers import _SYSCTL, Guard
 from host_agent.report.metrics import METRICS
 from placement_traits.topology import L3Domain
 from tests.support.balanced import BalancedAgent
@@ -344,46 +342,73 @@ def test_f_004_18_beside_another_mover_nothing_is_spread_and_local_memory_still_
     assert max(bench.shares(server).values()) == (1.0 if spread else 0.25)
 
 
-def test_f_004_18_the_guard_reads_the_kernel_and_finds_numad(tmp_path: Path) -> None:
-    now = 0.0
+def test_f_004_18_the_guard_reads_the_kernel(tmp_path: Path) -> None:
     sysctl = tmp_path / "sys/kernel/numa_balancing"
-    guard = Guard(tmp_path, 60.0, lambda: now)
+    guard = Guard(tmp_path, 60.0)
     assert guard() == "", "a kernel without it"
     sysctl.parent.mkdir(parents=True)
     sysctl.write_text("1\n")
     assert "kernel.numa_balancing" in guard()
     sysctl.write_text("2\n")
     assert guard() == "", "memory tiering only promotes pages of slow memory"
-    (tmp_path / "77").mkdir()
-    (tmp_path / "77/comm").write_text("numad\n")
-    assert guard() == "", "it looks at all processes now and then only"
-    now = 60.0
-    guard()  # has a thread look, which may or may not have done so by the end of the call
-    assert guard.tasks.finish(5) == 0
-    assert guard() == "numad (process 77) would move spread pages back: stop it"
 
 
-def test_no_round_waits_until_all_processes_are_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Thousands of processes take a tenth of a second, and a host that swaps far longer."""
+def process(proc: Path, pid: int, name: str) -> None:
+    (proc / str(pid)).mkdir(exist_ok=True)
+    (proc / str(pid) / "comm").write_text(f"{name}\n")
+
+
+def test_a_numad_is_found_by_the_first_look_and_by_its_file(tmp_path: Path) -> None:
     now = 0.0
-    guard = Guard(tmp_path, 60.0, lambda: now)
-    assert guard() == ""
-    go_on = threading.Event()
-
-    def slow(_proc: Path) -> int:
-        assert go_on.wait(30)
-        return 77
-
-    monkeypatch.setattr(foreign_balancers, "numad", slow)
+    file = tmp_path / "numad.pid"
+    process(tmp_path, 77, "numad")
+    guard = Guard(tmp_path, 60.0, lambda: now, file)
+    assert "numad (process 77)" in guard()
+    (tmp_path / "77/comm").write_text("bash\n")
+    assert "numad (process 77)" in guard(), "it looks now and then only"
     now = 60.0
-    began_s = time.monotonic()
-    assert [guard() for _round in range(3)] == ["", "", ""]
-    assert time.monotonic() - began_s < 10
-    go_on.set()
-    assert guard.tasks.finish(5) == 0
-    assert "process 77" in guard()
+    assert guard() == "", "another process has its id"
+    process(tmp_path, 78, "numad")
+    file.write_text("78\n")
+    assert guard() == ""
+    now = 120.0
+    assert guard() == "numad (process 78) would move spread pages back: stop it"
+    file.unlink()
+    now = 180.0
+    assert "process 78" in guard(), "it runs still"
+    (tmp_path / "78/comm").unlink()
+    now = 240.0
+    assert guard() == ""
+
+
+def test_only_the_first_look_for_numad_passes_over_the_processes(tmp_path: Path) -> None:
+    """Item 5: each [agent]resync_s all processes were listed, and opened, thousands on a large host."""
+    now = 0.0
+    file = tmp_path / "numad.pid"
+    for pid in range(100, 200):
+        process(tmp_path, pid, "bash")
+    guard = Guard(tmp_path, 60.0, lambda: now, file)
+    assert guard() == ""
+    file.write_text("150\n")
+    now = 60.0
+    with opened() as found:
+        assert guard() == ""
+    paths = {each for each in found if "/" in each}  # a descriptor is wrapped, too
+    assert paths == {str(tmp_path / "150/comm"), str(file), str(tmp_path / _SYSCTL)}
+
+
+@pytest.mark.parametrize("content", ["", "x\n", "²"])
+def test_a_file_of_numad_that_cannot_be_used_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
+) -> None:
+    now = 0.0
+    file = tmp_path / "numad.pid"
+    file.write_text(content)
+    guard = Guard(tmp_path, 60.0, lambda: now, file)
+    for _look in range(3):
+        assert guard() == ""
+        now += 60.0
+    assert caplog.text.count("numad is not looked for in") == 1
 
 
 def test_a_proc_that_cannot_be_listed_stops_nothing(
