@@ -30,6 +30,11 @@ _WAIT_S: Final = 5.0
 _AT_ONCE: Final = 32
 
 
+def epochs_in(file: Path) -> JsonStore[dict[str, Gateway]]:
+    """Return the file of the epochs that this host has served, by lease."""
+    return JsonStore(file, _VERSION, _decoded, _encoded)
+
+
 class GpuHost:
     """The leases of this host's GPUs.
 
@@ -39,7 +44,7 @@ class GpuHost:
 
     def __init__(self, processes: LeaseProcesses, kept: Path) -> None:
         self._processes = processes
-        self._store = JsonStore(kept, _VERSION, _decoded, _encoded)
+        self._store = epochs_in(kept)
         self._gateways: dict[str, Gateway] = self._store.load() or {}
         self._writes = threading.Lock()
         self._threads = ThreadPoolExecutor(_AT_ONCE, "lease")

@@ -50,6 +50,11 @@ Request = Callable[..., HttpAnswer]
 """Method, path, ``json`` and ``headers`` -> answer; raises ServiceUnavailableError where there is none."""
 
 
+def answer_in(file: Path) -> JsonStore[LeaseAnswer]:
+    """Return the file of the service's last answer."""
+    return JsonStore(file, _VERSION, read_answer, kept_answer)
+
+
 class LeaseTurns:
     """What this host does for leases; for one thread at a time.
 
@@ -77,7 +82,7 @@ class LeaseTurns:
         self._gpu_host = gpu_host
         self._servers = servers
         self._clock = clock
-        self._store = JsonStore(kept, _VERSION, read_answer, kept_answer)
+        self._store = answer_in(kept)
         found = self._store.load()
         self._known = found is not None
         self.answer = found or LeaseAnswer()

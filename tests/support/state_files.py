@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every state file of the agent and of its helper: content of the last version, and who reads it."""
+"""Every state file of our services on hosts and controllers: content of the last version, and who reads it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +14,14 @@ from host_agent.control import (
     slo_store,
     topology_store,
 )
-from host_agent.machine.privileged import vcpu_quota
+from host_agent.machine.privileged import dead_man_switch, vcpu_quota
+from host_agent.machine.rdt import pqos, root_masks
 from host_agent.machine.rdt.pqos import ClassNames
 from host_agent.machine.rdt.root_masks import RootMemory
 from host_agent.model.modes import Feature
+from host_agent.remote_gpu import gpu_host, turns
 from host_agent.report import costs_store, published_host
+from nova_numa_ext.orchestrator.store import recovery
 from placement_traits.interference import INITIAL_BENEFIT
 from tests.support.booted import boot
 
@@ -36,6 +39,7 @@ SEARCH = {
     "best": [0.5, 1e8, 1e6],
     "phase_mapi": 0.01,
 }
+LEASE = "11111111-2222-3333-4444-555555555555"
 FILES: dict[str, dict[str, Any]] = {
     "state.json": {"home_nodes": {"a": [0, 1]}},
     "balancing.json": {
@@ -80,6 +84,50 @@ FILES: dict[str, dict[str, Any]] = {
     "rdt-root.json": {"boot": "one", "root": {"L3": {"0": 2047, "1": 2047}}},
     "throttled.json": {"boot": "one", "servers": ["a"]},
     "pqos-classes.json": {"boot": "one", "lives": 4, "names": {"numa_a": [1, 4]}},
+    "dead-man-switch.json": {"fired": 3},
+    "epochs.json": {"epochs": {LEASE: 7}, "given": {LEASE: 6}},
+    "answer.json": {
+        "serves": [
+            {
+                "id": LEASE,
+                "epoch": 7,
+                "gpu": "g1_gpu_0",
+                "memory_mb": 1000,
+                "service_level": "silver",
+                "api": "opencl",
+                "network_mbps": 100,
+            }
+        ],
+        "ends": [{"id": "b", "epoch": 2}],
+        "attaches": [
+            {
+                "id": LEASE,
+                "epoch": 7,
+                "server_id": "a",
+                "api": "opencl",
+                "address": "10.0.0.1:7001",
+            }
+        ],
+    },
+    "mark.json": {"mark": 12},
+}
+# Where the stores of these files are made.
+OWNERS = {
+    "state.json": home_nodes_store,
+    "balancing.json": balancing_store,
+    "slo.json": slo_store,
+    "calibration.json": calibration_store,
+    "topology.json": topology_store,
+    "rollout.json": rollout_store,
+    "costs.json": costs_store,
+    "published.json": published_host,
+    "rdt-root.json": root_masks,
+    "throttled.json": vcpu_quota,
+    "pqos-classes.json": pqos,
+    "dead-man-switch.json": dead_man_switch,
+    "epochs.json": gpu_host,
+    "answer.json": turns,
+    "mark.json": recovery,
 }
 
 VERSIONS = dict.fromkeys(FILES, 1) | {"state.json": 2, "slo.json": 2, "rollout.json": 2}
@@ -109,5 +157,9 @@ def loaded(paths: HostPaths, name: str) -> object:
         "rdt-root.json": lambda: RootMemory(paths.helper_state, paths.proc).recall(),
         "throttled.json": lambda: vcpu_quota.throttled_servers(paths).load(),
         "pqos-classes.json": lambda: ClassNames(paths.helper_state, paths.proc).recall(),
+        "dead-man-switch.json": lambda: dead_man_switch.count_in(paths.helper_state).load(),
+        "epochs.json": lambda: gpu_host.epochs_in(file).load(),
+        "answer.json": lambda: turns.answer_in(file).load(),
+        "mark.json": lambda: recovery.seen_in(file).load(),
     }
     return readers[name]()

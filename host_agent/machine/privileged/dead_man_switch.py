@@ -32,6 +32,16 @@ _VERSION: Final = 1
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+def count_in(folder: Path) -> JsonStore[int]:
+    """Return the file of how often throttles were released."""
+    return JsonStore(
+        folder / "dead-man-switch.json",
+        _VERSION,
+        lambda found: found.member("fired").integer(),
+        lambda fired: {"fired": fired},
+    )
+
+
 class DeadManSwitch:
     """The helper's end.
 
@@ -60,12 +70,7 @@ class DeadManSwitch:
         self._due_s = inf
         self._marked = False
         self._problem = ""
-        self._count = JsonStore(
-            mark.with_name("dead-man-switch.json"),
-            _VERSION,
-            lambda found: found.member("fired").integer(),
-            lambda fired: {"fired": fired},
-        )
+        self._count = count_in(mark.parent)
         self._counting = BestEffortWriter("count of the dead-man switch")
         self.fired = self._count.load() or 0
         if mark.exists():

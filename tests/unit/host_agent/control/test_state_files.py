@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every state file of the agent: one bad value anywhere, and the agent starts without it instead of failing."""
+"""Every state file: one bad value anywhere, and its reader starts without it instead of failing."""
 
+import ast
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,34 @@ from hypothesis import strategies as st
 
 from host_agent.conf.paths import HostPaths
 from host_agent.model.modes import Feature
-from tests.support.state_files import FILES, VERSIONS, host_paths, loaded
+from tests.support.state_files import FILES, LEASE, OWNERS, VERSIONS, host_paths, loaded
+
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture
 def paths(tmp_path: Path) -> HostPaths:
     return host_paths(tmp_path)
+
+
+def test_no_state_file_is_left_out() -> None:
+    """A store that is made anywhere in the product has its file here, and is attacked with it."""
+    made = Counter(
+        str(file.relative_to(ROOT))
+        for wing in ("host_agent", "nova_numa_ext", "placement_traits")
+        for file in sorted((ROOT / wing).rglob("*.py"))
+        for call in ast.walk(ast.parse(file.read_text()))
+        if isinstance(call, ast.Call) and "JsonStore" in _words(call.func)
+    )
+    listed = Counter(str(Path(str(each.__file__)).relative_to(ROOT)) for each in OWNERS.values())
+    assert made == listed
+    assert FILES.keys() == VERSIONS.keys() == OWNERS.keys()
+
+
+def _words(function: ast.expr) -> set[str]:
+    """Names in what is called: ``JsonStore``, ``json_store.JsonStore``, ``JsonStore[int]``."""
+    names = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+    return names | {node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute)}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -95,6 +119,12 @@ def test_any_value_replaced_by_a_hostile_one_never_raises(paths: HostPaths, name
         ("rdt-root.json", ("root", "L3", "0"), "Infinity"),
         ("throttled.json", ("servers", 0), "[]"),
         ("pqos-classes.json", ("names", "numa_a"), "[1]"),
+        ("dead-man-switch.json", ("fired",), "-1"),
+        ("epochs.json", ("epochs", LEASE), "0"),
+        ("epochs.json", ("given", LEASE), "Infinity"),
+        ("answer.json", ("serves", 0, "id"), '"../../x"'),
+        ("answer.json", ("ends", 0, "epoch"), "0"),
+        ("mark.json", ("mark",), "1.5"),
     ],
 )
 def test_a_wrong_value_is_refused(
