@@ -19,6 +19,7 @@ ETC = Path(__file__).parents[4] / "etc"
 UNITS = ETC / "systemd"
 AGENT = (UNITS / "numa-host-agent.service").read_text()
 HELPER = (UNITS / "numa-host-agent-helper.service").read_text()
+LEASES = (UNITS / "numa-host-agent-leases.service").read_text()
 SOCKET = (UNITS / "numa-host-agent-helper.socket").read_text()
 WITHDRAW = (UNITS / "numa-host-agent-withdraw.service").read_text()
 TIMER = (UNITS / "numa-host-agent-withdraw.timer").read_text()
@@ -34,7 +35,9 @@ def values(unit: str, key: str) -> list[str]:
     return re.findall(rf"(?m)^{key}=(.*)$", unit)
 
 
-@pytest.mark.parametrize(("unit", "tenths"), [(AGENT, 20), (WITHDRAW, 20), (HELPER, 25)])
+@pytest.mark.parametrize(
+    ("unit", "tenths"), [(AGENT, 20), (WITHDRAW, 20), (HELPER, 25), (LEASES, 20)]
+)
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
 def test_they_are_exposed_no_more_than_so_much(tmp_path: Path, unit: str, tenths: int) -> None:
     """What systemd itself counts, of 10: from 2.0 it is not "safe" without looking."""
@@ -45,7 +48,7 @@ def test_they_are_exposed_no_more_than_so_much(tmp_path: Path, unit: str, tenths
     assert done.returncode == 0, done.stdout.splitlines()[-1:]
 
 
-@pytest.mark.parametrize("unit", [AGENT, WITHDRAW])
+@pytest.mark.parametrize("unit", [AGENT, WITHDRAW, LEASES])
 def test_what_talks_to_services_and_guests_has_no_rights(unit: str) -> None:
     (user,) = values(unit, "User")
     assert user == Options().helper.agent_user
@@ -53,6 +56,20 @@ def test_what_talks_to_services_and_guests_has_no_rights(unit: str) -> None:
     assert values(unit, "NoNewPrivileges") == ["yes"]
     # Its members may have any file of the host made a disk of a domain.
     assert "libvirt" not in values(unit, "SupplementaryGroups")
+
+
+def test_the_sandbox_of_leases_is_the_agents_but_for_their_servers() -> None:
+    """A line is added to both, or its absence is explained in the unit."""
+    missing = {
+        key
+        for key in re.findall(
+            r"(?m)^((?:Protect|Private|Restrict|Lock|Memory|Remove|Device|System)\w+)=", AGENT
+        )
+        if values(LEASES, key) != values(AGENT, key)
+    }
+    assert missing == {"MemoryDenyWriteExecute", "RemoveIPC", "ProtectClock", "DevicePolicy"}
+    for key in missing:
+        assert key in LEASES, "why not"
 
 
 def test_the_helper_has_three_capabilities_and_no_network() -> None:
