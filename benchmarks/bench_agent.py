@@ -15,9 +15,12 @@ from typing import Any
 
 from benchmarks import report
 from benchmarks.agent_process import ROUNDS
-from benchmarks.agent_world import MEMORY_MB, MODES, NAMESPACES, OLD_KERNEL, PRESET, SEARCH
+from benchmarks.agent_world import MEMORY_MB, MODES, NAMESPACES, OLD_KERNEL, PRESET, SEARCH, VCPUS
+from benchmarks.opens import ceiling
+from benchmarks.stand_in import OTHERS
 from host_agent.conf.agent import AgentOptions
 
+THREADS = 1 + VCPUS + len(OTHERS)  # of a server
 GOALS = {
     "cpu_percent_6": 2.0,
     "rss_mb_6": 120.0,
@@ -25,6 +28,7 @@ GOALS = {
     "cpu_percent_search_6": 10.0,
     "cpu_percent_search_100": 10.0,
     "cpu_percent_100_old_kernel": 12.0,
+    "opens_per_round_100": ceiling(100, 100 * THREADS),
 }
 
 

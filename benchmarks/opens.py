@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Final
 
+PER_SERVER: Final = 10
+PER_ROUND: Final = 10
 _EVENTS: Final = frozenset({"open", "os.listdir", "os.scandir"})
 _counting: list[list[str]] = []
 
@@ -32,3 +34,14 @@ def opened() -> Iterator[list[str]]:
         yield found
     finally:
         _counting.remove(found)
+
+
+def ceiling(servers: int, threads: int) -> int:
+    """Return the most files and folders that a round between two resyncs may open.
+
+    Each thread of a server is read, and a few files of each server and of the host; nothing for each process or CPU of
+    the host, which would break it on a large one.
+
+    :param threads: of all servers together
+    """
+    return threads + PER_SERVER * servers + PER_ROUND

@@ -9,7 +9,7 @@ import mmap
 import sys
 import threading
 
-_OTHERS = ("IO mon_iothread", "worker")
+OTHERS = ("IO mon_iothread", "worker")
 
 
 def _idle(name: str, end: threading.Event) -> None:
@@ -23,7 +23,7 @@ def main() -> None:
     size, descriptor, vcpus = int(sys.argv[4]) << 20, int(sys.argv[5]), int(sys.argv[6])
     memory = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
     end = threading.Event()
-    for name in (*(f"CPU {vcpu}/KVM" for vcpu in range(vcpus)), *_OTHERS):
+    for name in (*(f"CPU {vcpu}/KVM" for vcpu in range(vcpus)), *OTHERS):
         threading.Thread(target=_idle, args=(name, end), daemon=True).start()
     print("ready", flush=True)
     sys.stdin.read()

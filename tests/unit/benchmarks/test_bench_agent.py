@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import agent_world, bench_agent
+from benchmarks import agent_world, bench_agent, stand_in
 from benchmarks.agent_process import KERNEL_THREADS, searched
 from emulation.physics.model import Guest, HostModel
 from emulation.physics.parameters import frozen
@@ -91,6 +91,15 @@ def test_figures_carry_the_number_of_servers_and_the_mode() -> None:
     old = bench_agent.figures_of(measured, "old_kernel", 100)
     assert old["cpu_percent_100_old_kernel"] == 1.5
     assert idle["opens_per_round_6"] == 900.0
+
+
+def test_a_pass_over_the_processes_of_a_host_misses_the_goal_of_opens() -> None:
+    """A round opens a file for each thread, some for each server; 1,345 with 100 servers (measured)."""
+    goal = bench_agent.GOALS["opens_per_round_100"]
+    assert goal == 500 + 1000 + 10
+    server = agent_world.servers(TOPOLOGY, 100, "idle")[0]
+    assert 1 + server.vcpus + len(stand_in.OTHERS) == bench_agent.THREADS
+    assert goal < 1345 + agent_world._OTHER_PROCESSES
 
 
 @pytest.mark.parametrize(("mode", "proves"), [("idle", True), ("search", False)])
