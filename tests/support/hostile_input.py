@@ -19,7 +19,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,7 @@ _MOST_OCTETS: Final = 1 << 17
 _ROOM: Final = 4 << 30
 _PACKAGES: Final = frozenset({"host_agent", "nova_numa_ext", "placement_traits"})
 _HANGS_S: Final = 20.0
-_CHUNK: Final = 200
+CHUNK: Final = 200
 _TOKEN: Final = re.compile(rb"[A-Za-z_]+|[0-9]+|\s+|[^A-Za-z0-9_\s]")
 _WORDS: Final = (
     *(b"", b" ", b"\n", b"\r", b"\t", b"\0", b"\x1b[31m", b"\xff", b"\xed\xa0\x80", b"\xc2\x85"),
@@ -171,11 +171,11 @@ def attack(kind: Kind, tried: Iterator[bytes]) -> None:
     """
     for good in kind.good:
         kind.read(good)
-    with _watched() as (logged, grown):
+    with watched() as (logged, grown):
         for number, data in enumerate(tried):
             try:
                 _read(kind, data, logged)
-                if number % _CHUNK == _CHUNK - 1:
+                if number % CHUNK == CHUNK - 1:
                     assert grown() <= MOST_GROWTH, (
                         f"{grown()} octets more, by this one or some before"
                     )
@@ -196,11 +196,16 @@ def _read(kind: Kind, data: bytes, logged: list[logging.LogRecord]) -> None:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
     took_s = time.thread_time() - begun
     assert took_s <= LONGEST_S, f"{took_s:.1f} s"
+    check(told, logged)
+
+
+def check(told: Iterable[str], logged: list[logging.LogRecord]) -> None:
+    """Check that what is told, and what was logged meanwhile, are sentences; the records are taken."""
     for record in logged:
         assert record.exc_info is None, record.getMessage()
-        told.append(record.getMessage())
+    sentences = [*told, *(record.getMessage() for record in logged)]
     logged.clear()
-    for sentence in told:
+    for sentence in sentences:
         assert sentence.isprintable() and 0 < len(sentence) <= LONGEST_SENTENCE, sentence[:5000]
 
 
@@ -217,7 +222,7 @@ class _Records(logging.Handler):
 
 
 @contextmanager
-def _watched() -> Iterator[tuple[list[logging.LogRecord], Callable[[], int]]]:
+def watched() -> Iterator[tuple[list[logging.LogRecord], Callable[[], int]]]:
     """Yield what is logged, and how much memory the process had more, at most, than at the beginning.
 
     No other handler gets what is logged: pytest's keep all of it, which grows by 50 MB in 34,000 inputs.

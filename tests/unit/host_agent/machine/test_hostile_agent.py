@@ -8,12 +8,16 @@ tested with real ones in ``test_processes.py``. The seed is printed, and ``NUMA_
 """
 
 import json
+import logging
 import os
 import random
-import sys
+import socket
+import threading
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +28,9 @@ from emulation.kernel.resctrl import ResctrlModel
 from emulation.kernel.shape import Shape
 from emulation.kernel.threads import ThreadTable
 from host_agent.conf.paths import HostPaths
-from host_agent.machine.privileged import partitions, wire
+from host_agent.machine.privileged import client, frames, partitions, server, wire
 from host_agent.machine.privileged.devices import Devices
+from host_agent.machine.privileged.edition import Edition, Succession
 from host_agent.machine.privileged.operations import OPERATIONS, HostOperations
 from host_agent.machine.privileged.pmu import PerfEvent
 from host_agent.machine.privileged.server import DONE, FAILED, REFUSED, answer
@@ -33,7 +38,9 @@ from host_agent.machine.rdt.files import OsFiles
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.machine.rdt.writer import GroupWriter
 from host_agent.model.rdt import parse_schemata
+from tests.support import hostile_input
 from tests.support.booted import boot
+from tests.support.hostile_input import CHUNK, LONGEST_S, MOST_GROWTH, seed
 
 SHARE, ALL = 2_000, 1_000_000
 A = "aaaaaaaa-0000-4000-8000-000000000000"
@@ -44,6 +51,7 @@ INNOCENT: Final = 4731  # a process that calls itself a domain, but libvirt's fi
 RAM: Final = (0x7F0000000000, 0x7F0000000000 + (8 << 20))
 FOREIGN: Final = "operators"
 HEAD: Final = 4
+PATIENCE_S: Final = 60.0
 
 
 def threads_of(pid: int) -> tuple[int, ...]:
@@ -57,30 +65,48 @@ class WatchedTree(ResctrlModel):
         super().__init__(Shape(domains=(0, 1)), threads=threads)
         self.writes: list[tuple[str, str]] = []
         self.moved: set[int] = set()
+        self._one = threading.RLock()  # rdtgroup_mutex
+
+    def read(self, path: str) -> str:
+        with self._one:
+            return super().read(path)
+
+    def listdir(self, path: str) -> list[str]:
+        with self._one:
+            return super().listdir(path)
+
+    def directories(self, path: str) -> list[str]:
+        with self._one:
+            return super().directories(path)
 
     def write(self, path: str, data: str) -> None:
         self.writes.append((path, data))
         if path.endswith("tasks"):
             self.moved.update(map(int, data.split(",")))
-        super().write(path, data)
+        with self._one:
+            super().write(path, data)
 
     def mkdir(self, path: str) -> None:
         self.writes.append((path, ""))
-        super().mkdir(path)
+        with self._one:
+            super().mkdir(path)
 
     def rmdir(self, path: str) -> None:
         self.writes.append((path, ""))
-        super().rmdir(path)
+        with self._one:
+            super().rmdir(path)
 
 
 class WatchedKernel:
     """System calls, and which processes and threads they were for.
 
     :param another: called between two affinities: threads end while some are set
+    :ivar pause: it is not
     """
 
     def __init__(self, another: Callable[[], None]) -> None:
         self.touched: set[int] = set()
+        self.pause = False
         self._another = another
 
     def locate(self, pid: int, addresses: "array[int]") -> "array[int]":
@@ -103,7 +129,8 @@ class WatchedKernel:
 
     def setaffinity(self, tid: int, _cpus: object) -> None:
         self.touched.add(tid)
-        self._another()
+        if not self.pause:
+            self._another()
 
 
 class WatchedDevices(Devices):
@@ -407,34 +434,49 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     yield Host(tmp_path, monkeypatch)
 
 
-def attack(host: Host, calls: int, wanted: Set[str] = frozenset()) -> dict[str, int]:
+def attack(host: Host, calls: int, wanted: Set[str] = frozenset()) -> Counter[str]:
     """Make so many calls; count the kinds of answers, and those that were carried out by operation.
 
     Chance may carry out none of a ``wanted`` operation in so many calls: then up to five times as many are made.
     """
-    seed = int(os.environ.get("NUMA_EXT_SEED", time.time_ns() % 10**9))
-    sys.stdout.write(f"NUMA_EXT_SEED={seed}\n")
-    attacker = Attacker(seed, host)
-    found: dict[str, int] = {}
-    for call in range(5 * calls):
-        if call >= calls and wanted <= set(found):
-            break
-        request = attacker.request()
-        begun = time.monotonic()
-        kind, *rest = json.loads(answer(host.operations, request)[HEAD:])
-        assert time.monotonic() - begun < 5, request[:2000]
-        assert kind in (DONE, REFUSED, FAILED)
-        assert "the helper failed" not in str(rest), (rest, request[:2000])
-        if kind == DONE:
-            name = json.loads(request)[0]
-            found[name] = found.get(name, 0) + 1
-        found[kind] = found.get(kind, 0) + 1
-        if call % 10 == 9:
-            host.another_thread()
-        if call % 100 == 99:
-            host.check()
+    attacker = Attacker(seed(), host)
+    found: Counter[str] = Counter()
+    with hostile_input.watched() as (logged, grown):
+        for call in range(5 * calls):
+            if call >= calls and wanted <= set(found):
+                break
+            request = attacker.request()
+            begun = time.thread_time()
+            message = answer(host.operations, request)
+            took_s = time.thread_time() - begun
+            assert took_s <= LONGEST_S, (took_s, request[:2000])
+            found.update(judged(request, message, logged))
+            if call % 10 == 9:
+                host.another_thread()
+            if call % 100 == 99:
+                host.check()
+            if call % CHUNK == CHUNK - 1:
+                assert grown() <= MOST_GROWTH, f"{grown()} octets more"
     host.check()
     return found
+
+
+def judged(request: bytes, message: bytes, logged: list[logging.LogRecord]) -> list[str]:
+    """Check an answer, which is one sentence unless it is a result; return its kind, and the operation if done."""
+    kind, *rest = json.loads(message[HEAD:])
+    assert kind in (DONE, REFUSED, FAILED)
+    assert "the helper failed" not in str(rest), (rest, request[:2000])
+    if kind == REFUSED:
+        name, values = rest
+        told = [str(client._error(name, values))]
+    else:
+        told = [rest[1]] if kind == FAILED else []
+    try:
+        hostile_input.check(told, logged)
+    except AssertionError as error:
+        error.add_note(repr(request[:2000]))
+        raise
+    return [kind, json.loads(request)[0]] if kind == DONE else [kind]
 
 
 def test_nothing_is_touched_but_our_groups_and_libvirts_domains(host: Host) -> None:
@@ -445,7 +487,7 @@ def test_nothing_is_touched_but_our_groups_and_libvirts_domains(host: Host) -> N
 
 def test_no_name_leads_out_of_the_folder_of_groups(host: Host, tmp_path: Path) -> None:
     """The files that the model stands for, over a folder with links that resctrl itself cannot have."""
-    attacker = Attacker(int(os.environ.get("NUMA_EXT_SEED", "1")), host)
+    attacker = Attacker(seed(), host)
     root, outside = tmp_path / "tree", tmp_path / "outside"
     (outside / "kept").mkdir(parents=True)
     (outside / "schemata").write_text("as it was")
@@ -470,6 +512,75 @@ def test_no_name_leads_out_of_the_folder_of_groups(host: Host, tmp_path: Path) -
     }
     assert (outside / "schemata").read_text() == "as it was"
     assert SHARE / 4 < refused < SHARE, "some were carried out, inside"
+
+
+class Served:
+    """A helper's end of a real socket, in threads of this process."""
+
+    def __init__(self, host: Host, folder: Path) -> None:
+        self.path = folder / "helper.sock"
+        self._listening = server.listen(self.path)
+        self._woken, self._wake = os.pipe()
+        self._stopped = threading.Event()
+        serving = server.Server(
+            self._listening, host.operations, {os.geteuid()}, Succession(Edition("1", ""))
+        )
+        self._thread = threading.Thread(target=serving.run, args=(self._woken, self._stopped))
+        self._thread.start()
+
+    def answers(self, requests: Iterator[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """Yield each request with its answer; who sent what cannot be understood connects again."""
+        connection: socket.socket | None = None
+        try:
+            for request in requests:
+                if connection is None:
+                    connection = socket.socket(socket.AF_UNIX)
+                    connection.settimeout(PATIENCE_S)
+                    connection.connect(str(self.path))
+                connection.sendall(len(request).to_bytes(HEAD, "big") + request)
+                message = frames.receive(connection)
+                assert message is not None, request[:2000]
+                yield request, bytes(HEAD) + message
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        os.write(self._wake, b"x")
+        self._thread.join(PATIENCE_S)
+        self._listening.close()
+        for end in (self._woken, self._wake):
+            os.close(end)
+
+
+def test_two_threads_at_once_touch_nothing_of_others_either(host: Host, tmp_path: Path) -> None:
+    """Over the socket, as the agent throttles while it moves pages; no ids change hands meanwhile."""
+    host.kernel.pause = True
+    served = Served(host, tmp_path)
+    first = seed()
+    found: Counter[str] = Counter()
+
+    def ask(number: int) -> Counter[str]:
+        attacker = Attacker(first + number, host)
+        requests = (attacker.request() for _call in range(SHARE // 4))
+        kinds: Counter[str] = Counter()
+        for request, message in served.answers(requests):
+            kinds.update(judged(request, message, []))
+        return kinds
+
+    with hostile_input.watched() as (logged, grown):
+        try:
+            with ThreadPoolExecutor(2) as threads:
+                for kinds in threads.map(ask, range(2)):
+                    found.update(kinds)
+        finally:
+            served.stop()
+        hostile_input.check((), logged)
+        assert grown() <= MOST_GROWTH
+    host.check()
+    assert found[DONE] > SHARE / 16
+    assert found[REFUSED] > SHARE / 8
 
 
 @pytest.mark.long
