@@ -12,8 +12,9 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -34,20 +35,24 @@ from host_agent.control.journal import FileJournal
 from host_agent.control.rollout import Rollout
 from host_agent.control.takeover import Takeover
 from host_agent.machine.privileged import partitions
+from host_agent.machine.privileged.dead_man_switch import DeadManSwitch
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.machine.rdt.backend import our_threads
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.machine.rdt.writer import GroupWriter
 from host_agent.model import cpus
+from host_agent.model.levels import FULL
 from host_agent.model.partition import Joined, RdtChange, RdtState
 from host_agent.model.process import MoveLimits, MoveReport, Pin, PinFailure, QuotaReport, Target
 from host_agent.model.rdt import Schemata
 from host_agent.observe.snapshot import Observer
 from host_agent.observe.topology.rdt import read_rdt
+from placement_traits.errors import ServiceUnavailableError
 from tests.support.booted import boot
 from tests.support.fake_host import FakeHost
 
 NODES = 4
+RELEASE_AFTER_S = 60.0
 QUOTA = "cpu.max"
 
 
@@ -55,23 +60,42 @@ class Killed(BaseException):
     """The agent and its helper ended here."""
 
 
+class Victim(Enum):
+    """Which processes end."""
+
+    BOTH = "both"
+    AGENT = "the agent alone"
+    HELPER = "the helper alone"
+
+
 class Writes:
     """Counts writes to the host and to files.
 
     :ivar done: writes so far
     :ivar last: so many are let through; who is dead then writes nothing more
+    :ivar victim: who is killed. An agent dies alone when it next writes or the helper answers, a helper alone when it
+        next writes
+    :ivar in_helper: the helper writes
     :ivar room: so many to files are let through
     """
 
     def __init__(self) -> None:
         self.done = 0
         self.last = self.room = math.inf
+        self.victim = Victim.BOTH
+        self.in_helper = False
 
     def step(self) -> None:
         """Write to the host."""
-        if self.done >= self.last:
+        mine = self.victim is Victim.BOTH or (self.victim is Victim.HELPER) == self.in_helper
+        if mine and self.done >= self.last:
             raise Killed
         self.done += 1
+
+    def answered(self) -> None:
+        """Let the helper answer."""
+        if self.victim is Victim.AGENT and self.done >= self.last:
+            raise Killed
 
     def file_step(self) -> None:
         """Write to a file."""
@@ -81,9 +105,9 @@ class Writes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     @contextmanager
-    def kill_after(self, last: float) -> Iterator[None]:
+    def kill_after(self, last: float, victim: Victim = Victim.BOTH) -> Iterator[None]:
         """Let so many writes through, from here on; nobody is dead afterwards."""
-        self.done, self.last = 0, last
+        self.done, self.last, self.victim = 0, last, victim
         try:
             yield
         except Killed:
@@ -183,6 +207,7 @@ class CountedHost(FakeHost):
         (self.paths.proc / "2/task/2/children").write_text("")
         self.paths.pid_dir.mkdir(mode=0o755)
         self.paths.state.mkdir()
+        self.paths.helper_state.mkdir()
         for node in range(NODES):
             path = folder / f"node/node{node}/meminfo"
             path.parent.mkdir(parents=True)
@@ -195,11 +220,46 @@ class CountedHost(FakeHost):
         )
         patch.setattr(os, "pidfd_open", lambda _pid: os.eventfd(0))
         counted_files(self.writing, patch)
+        self._seconds = 0.0
         self.start()
 
-    def start(self) -> None:
-        """Start an agent and its helper; whatever ran before is gone."""
-        self._operations = HostOperations(self.paths)
+    def start(self, victim: Victim = Victim.BOTH) -> None:
+        """Start again what was killed, when this host is made the agent and its helper."""
+        if victim is not Victim.AGENT:
+            self._start_helper()
+        if victim is not Victim.HELPER:
+            self._start_agent()
+
+    def _start_helper(self) -> None:
+        self._operations = HostOperations(self.paths, release_after_s=RELEASE_AFTER_S)
+        self.switch._clock = lambda: self._seconds
+        if self.switch.held:
+            self.switch.in_control()  # by this clock
+
+    @property
+    def switch(self) -> DeadManSwitch:
+        """The helper's end that releases throttles behind an agent that is gone."""
+        assert self._operations.dead_man_switch is not None
+        return self._operations.dead_man_switch
+
+    def wait_for_the_dead(self) -> None:
+        """Let the helper wait until it takes the agent for dead."""
+        self._seconds += 2 * RELEASE_AFTER_S
+        self.switch.turn()
+
+    def throttled(self) -> set[str]:
+        """Titles of servers that have not all bandwidth, or not all time of their CPUs."""
+        found = set()
+        for title, had in self.picture().items():
+            schemata, quotas = cast("tuple[dict[str, list[int]], list[str]]", had[2:])
+            levels = schemata.get("MB", [])
+            if any(level < FULL for level in levels) or not all(
+                q.startswith("max") for q in quotas
+            ):
+                found.add(title)
+        return found
+
+    def _start_agent(self) -> None:
         journal = FileJournal(self.paths.journal)
         observer = Observer(
             self,
@@ -304,21 +364,42 @@ class CountedHost(FakeHost):
 
     # -- privileged operations -----------------------------------------------------------------------------------------
 
+    @contextmanager
+    def _helper(self) -> Iterator[HostOperations]:
+        """What the helper carries out; one that is killed alone is started again by its socket."""
+        self.writing.in_helper = True
+        try:
+            yield self._operations
+        except Killed:
+            if self.writing.victim is not Victim.HELPER:
+                raise
+            self.writing.last = math.inf
+            self._start_helper()
+            raise ServiceUnavailableError("The helper does not answer: it has ended.") from None
+        finally:
+            self.writing.in_helper = False
+        self.writing.answered()
+
     def pin(self, uuid: str, pins: Sequence[Pin]) -> tuple[PinFailure, ...]:
-        for pin in pins:
-            self.writing.step()
-            super().pin(uuid, [pin])
+        with self._helper():
+            for pin in pins:
+                self.writing.step()
+                super().pin(uuid, [pin])
         return ()
 
     def move_memory(self, uuid: str, targets: Sequence[Target], limits: MoveLimits) -> MoveReport:
-        self.writing.step()
-        return super().move_memory(uuid, targets, limits)
+        with self._helper():
+            self.writing.step()
+            return super().move_memory(uuid, targets, limits)
 
     def rdt_state(self) -> RdtState:
-        return self._operations.rdt_state()
+        with self._helper() as helper:
+            return helper.rdt_state()
 
     def apply_partitions(self, change: RdtChange, write: bool) -> tuple[Joined, ...]:
-        return self._operations.apply_partitions(change, write)
+        with self._helper() as helper:
+            return helper.apply_partitions(change, write)
 
     def limit_cpu_time(self, levels: Sequence[tuple[str, int]], write: bool) -> QuotaReport:
-        return self._operations.limit_cpu_time(levels, write)
+        with self._helper() as helper:
+            return helper.limit_cpu_time(levels, write)

@@ -21,7 +21,7 @@ from host_agent.conf.agent import AgentOptions
 from host_agent.conf.options import Options
 from host_agent.conf.rdt import RdtOptions
 from host_agent.control import journal
-from tests.support.counted_host import CountedHost
+from tests.support.counted_host import CountedHost, Victim
 
 SHARED = "0,2,4,6"
 SHAPE = {
@@ -62,6 +62,14 @@ def after(host: CountedHost) -> None:
     for number, cpu in ((2, 3), (3, 5), (4, 7)):
         host.boot(lc(f"lc{number}", cpu), {0: 64})
     host.boot(be("be2"), {0: 32, 2: 32})
+
+
+def throttling(host: CountedHost) -> Server:
+    """Best-effort servers beside latency-critical ones in every domain; return one of these."""
+    kept = before(host)
+    after(host)
+    host.rounds(2)
+    return kept
 
 
 Make = Callable[[str], AbstractContextManager[CountedHost]]
@@ -111,11 +119,12 @@ def undisturbed(make: Make) -> Undisturbed:
         return found
 
 
+@pytest.mark.parametrize("victim", Victim, ids=lambda victim: victim.value)
 @pytest.mark.parametrize(
-    "every", [pytest.param(1, marks=pytest.mark.long), 4], ids=["each write", "each fourth write"]
+    "every", [pytest.param(1, marks=pytest.mark.long), 8], ids=["each write", "each eighth write"]
 )
-def test_the_next_agent_ends_where_the_killed_one_would_have(
-    make: Make, undisturbed: Undisturbed, every: int
+def test_the_next_one_ends_where_the_killed_one_would_have(
+    make: Make, undisturbed: Undisturbed, every: int, victim: Victim
 ) -> None:
     assert undisturbed.writes > 50
     for last in range(0, undisturbed.writes, every):
@@ -124,15 +133,55 @@ def test_the_next_agent_ends_where_the_killed_one_would_have(
             promised = host.guarantee(kept)
             after(host)
             host.writes.clear()
-            with host.writing.kill_after(last):
+            with host.writing.kill_after(last, victim):
                 host.rounds(2)
-            assert host.writing.done == last
+            assert host.writing.done == last or victim is not Victim.BOTH
             assert (host.guarantee(kept), host.intruders(kept)) == (promised, []), last
-            host.start()
+            if victim is not Victim.HELPER:  # its socket has started the next one
+                host.start(victim)
             host.rounds(2)
             assert host.picture() == undisturbed.picture, last
             assert (host.guarantee(kept), host.intruders(kept)) == (promised, []), last
             assert kept.uuid not in str(host.writes), last
+
+
+def test_the_next_helper_releases_what_the_killed_one_had_not(make: Make) -> None:
+    """At each write of the dead-man switch: no best-effort server stays throttled behind a dead agent."""
+    with make("released") as host:
+        kept = throttling(host)
+        promised, throttled = host.guarantee(kept), host.throttled()
+        assert throttled == {"be1", "be2"}
+        with host.writing.kill_after(math.inf):
+            host.wait_for_the_dead()
+        assert host.throttled() == set()
+        writes = host.writing.done
+    assert writes > 3
+    for last in range(writes):
+        with make(f"released until {last}") as host:
+            throttling(host)
+            with host.writing.kill_after(last):
+                host.wait_for_the_dead()
+            assert host.writing.done == last
+            host.start(Victim.HELPER)
+            host.wait_for_the_dead()
+            assert host.throttled() == set(), last
+            assert not host.switch.held
+            assert (host.guarantee(kept), host.intruders(kept)) == (promised, []), last
+            host.start(Victim.AGENT)
+            host.rounds(2)
+            assert host.throttled() == throttled, last
+
+
+def test_a_disk_that_is_full_releases_throttles_all_the_same(make: Make) -> None:
+    for room in range(8):
+        with make(f"full at {room}") as host:
+            throttling(host)
+            with host.writing.full_after(room):
+                host.wait_for_the_dead()
+                assert host.throttled() == set(), room
+            host.start()
+            host.wait_for_the_dead()
+            assert host.throttled() == set(), room
 
 
 def test_a_disk_that_is_full_from_any_write_on_keeps_no_server_from_what_it_is_promised(
