@@ -12,15 +12,17 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.model import cpus
+from placement_traits.names import TierTrait
 from tests.functional.host_agent.conftest import _l3_ids, wait_for
 
 pytestmark = [pytest.mark.root, pytest.mark.long]
@@ -34,6 +36,7 @@ NEEDED = (
     Path("/dev/fuse"),
 )
 AGENT, HELPER = "numa-host-agent.service", "numa-host-agent-helper.service"
+WITHDRAW = "numa-host-agent-withdraw.service"
 RIGHTS = 1 << 19 | 1 << 23 | 1 << 38  # CAP_SYS_PTRACE, CAP_SYS_NICE, CAP_PERFMON
 
 SLO = {**LC_SPECS, "numa_ext:slo_p99_us": "1000"}
@@ -115,11 +118,60 @@ enabled = false
 """
 
 
-class Booted:
-    """A machine whose process 1 is systemd."""
+_PLACEMENT = """
+from wsgiref.simple_server import make_server
+from emulation.placement_service import PlacementInProcess
+from tests.support.filled_placement import FilledPlacement
+with PlacementInProcess() as placement:
+    root = FilledPlacement(placement.adapter).compute("h1")
+    server = make_server("127.0.0.1", 8778, placement.application)
+    open("/run/story/root", "w").write(root)
+    server.serve_forever()
+"""
 
-    def __init__(self, folder: Path) -> None:
+_TRAITS = """
+import json, urllib.request
+root = open("/run/story/root").read()
+headers = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.6"}
+url = f"http://127.0.0.1:8778/resource_providers/{root}/traits"
+print(json.dumps(json.load(urllib.request.urlopen(urllib.request.Request(url, headers=headers)))["traits"]))
+"""
+
+# Shorter times than the units', and a Placement beside them; nothing else is changed.
+IMPATIENT = {
+    "placement.service": "[Service]\nEnvironment=PYTHONPATH=/run/story/source\n"
+    "ExecStart=/run/story/venv/bin/python /media/placement.py\n",
+    f"{AGENT}.d/times.conf": "[Service]\nWatchdogSec=6\n",
+    "numa-host-agent-withdraw.timer.d/times.conf": "[Timer]\nOnActiveSec=\nOnActiveSec=3\n",
+}
+PUBLISHING = """
+[agent]
+interval_s = 1
+metrics_port = 0
+takeover_interval_s = 0
+[host]
+name = h1
+[placement]
+auth_type = admin_token
+endpoint = http://127.0.0.1:8778
+token = admin
+interval_s = 1
+backoff_max_s = 1
+"""
+
+
+class Booted:
+    """A machine whose process 1 is systemd.
+
+    :param units: units and drop-ins beside those that are shipped
+    :param config: the agent's
+    """
+
+    def __init__(
+        self, folder: Path, units: Mapping[str, str] = MappingProxyType({}), config: str = _CONFIG
+    ) -> None:
         self.folder = folder
+        self._units, self._config = {**_OWN_UNITS, **units}, config
         self._name = f"numa-ext-story-{os.getpid()}"
         self._write()
         environment = {
@@ -145,7 +197,7 @@ class Booted:
     def _write(self) -> None:
         shutil.copytree(ROOT / "etc/systemd", self.folder / "units")
         domains = ",".join(sorted(_l3_ids()))
-        for name, text in _OWN_UNITS.items():
+        for name, text in self._units.items():
             file = self.folder / "units" / name
             file.parent.mkdir(exist_ok=True)
             file.write_text(text.replace("{domains}", domains))
@@ -162,7 +214,8 @@ class Booted:
                 f'exec /run/story/venv/bin/python -m host_agent.cmd.{module} "$@"\n'
             )
             script.chmod(0o755)
-        (self.folder / "numa-host-agent.conf").write_text(_CONFIG)
+        (self.folder / "numa-host-agent.conf").write_text(self._config)
+        (self.folder / "placement.py").write_text(_PLACEMENT)
         (self.folder / "libvirt/qemu.conf").write_text(
             'user = "root"\ngroup = "root"\nsecurity_driver = "none"\nremember_owner = 0\n'
             'namespaces = []\nstdio_handler = "file"\n'
@@ -196,14 +249,33 @@ class Booted:
             "systemctl", "list-units", "--no-legend", "--type=target", check=False
         )
 
+    def start_host(self) -> None:
+        """Start libvirtd, and mount resctrl."""
+        self.run("systemctl", "start", "libvirtd.service", "resctrl.service")
+        wait_for(lambda: self.run("ls", "/sys/fs/resctrl"), "resctrl", 30)
+        wait_for(lambda: self.run("ls", "/run/libvirt/libvirt-sock", check=False), "libvirtd", 30)
+
     def boot(self, server: Server) -> int:
         """Start a server; return the pid of its QEMU, as systemd counts."""
         self.run("/run/story/venv/bin/python", "-c", _CREATE, given=server.xml)
         return int(self.run("cat", f"/run/libvirt/qemu/instance-{server.uuid[:8]}.pid"))
 
+    def main_pid(self, unit: str) -> int:
+        """Pid of the main process of a service, 0 when it has none."""
+        return int(self.run("systemctl", "show", "--property=MainPID", "--value", unit))
+
+    def state(self, unit: str) -> str:
+        """``active``, ``inactive``, ``failed``."""
+        return self.run("systemctl", "is-active", unit, check=False)
+
+    def tiers(self) -> frozenset[str]:
+        """Tiers that Placement offers of this host."""
+        traits = json.loads(self.run("/run/story/venv/bin/python", "-c", _TRAITS))
+        return frozenset(TierTrait) & frozenset(traits)
+
     def status(self, unit: str) -> dict[str, str]:
         """``/proc/PID/status`` of the main process of a service."""
-        pid = self.run("systemctl", "show", "--property=MainPID", "--value", unit)
+        pid = self.main_pid(unit)
         lines = self.run("cat", f"/proc/{pid}/status").splitlines()
         return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
@@ -237,8 +309,10 @@ class Booted:
                         folder.rmdir()
 
 
-@pytest.fixture
-def booted(tmp_path: Path) -> Iterator[Booted]:
+@contextmanager
+def machine(
+    folder: Path, units: Mapping[str, str] = MappingProxyType({}), config: str = _CONFIG
+) -> Iterator[Booted]:
     if os.geteuid() != 0:
         pytest.skip("needs root: namespaces")
     for needed in NEEDED:
@@ -247,15 +321,27 @@ def booted(tmp_path: Path) -> Iterator[Booted]:
                 f"needs {needed}: apt-get install systemd libvirt-daemon-system qemu-system-x86 fuse3"
             )
     pytest.importorskip("libvirt")
-    machine = Booted(tmp_path)
-    yield machine
-    machine.stop()
+    found = Booted(folder, units, config)
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture
+def booted(tmp_path: Path) -> Iterator[Booted]:
+    with machine(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def impatient(tmp_path: Path) -> Iterator[Booted]:
+    with machine(tmp_path, IMPATIENT, PUBLISHING) as found:
+        yield found
 
 
 def test_both_units_do_a_round_without_root_and_with_three_capabilities(booted: Booted) -> None:
-    booted.run("systemctl", "start", "libvirtd.service", "resctrl.service")
-    wait_for(lambda: booted.run("ls", "/sys/fs/resctrl"), "resctrl", 30)
-    wait_for(lambda: booted.run("ls", "/run/libvirt/libvirt-sock", check=False), "libvirtd", 30)
+    booted.start_host()
     lc = Server("lc", SLO, cpus=(1,), devices="<controller type='virtio-serial' index='0'/>")
     be = Server("be", BE_SPECS)
     pid, other = booted.boot(lc), booted.boot(be)
@@ -292,3 +378,26 @@ def test_both_units_do_a_round_without_root_and_with_three_capabilities(booted: 
     assert waits == "active"
     booted.run("numa-host-agent-ctl", "reset")  # root's, as the agent's user, through the helper
     assert booted.group_of(pid) == ""
+
+
+def test_an_agent_that_hangs_is_replaced_and_one_that_is_gone_is_no_longer_offered(
+    impatient: Booted,
+) -> None:
+    """systemd's watchdog, and the timer with what it starts, in their sandboxes; only times are shorter."""
+    impatient.run("ip", "link", "set", "lo", "up")
+    impatient.start_host()
+    impatient.run("systemctl", "start", "placement.service")
+    wait_for(lambda: impatient.run("cat", "/run/story/root", check=False).strip(), "Placement", 60)
+    impatient.run("systemctl", "start", AGENT)
+    wait_for(impatient.tiers, "tiers", 60)
+
+    hung = impatient.main_pid(AGENT)
+    impatient.run("kill", "-STOP", str(hung))
+    wait_for(lambda: impatient.main_pid(AGENT) not in (0, hung), "another agent", 60)
+    wait_for(lambda: impatient.state(AGENT) == "active", "its first round", 60)
+    wait_for(impatient.tiers, "tiers of the new agent", 60)
+
+    impatient.run("systemctl", "stop", AGENT)
+    wait_for(lambda: not impatient.tiers(), "the withdrawal", 60)
+    wait_for(lambda: impatient.state(WITHDRAW) == "inactive", "its end", 30)
+    assert impatient.run("systemctl", "show", "--property=Result", "--value", WITHDRAW) == "success"
