@@ -140,7 +140,7 @@ print(json.dumps(json.load(urllib.request.urlopen(urllib.request.Request(url, he
 # Shorter times than the units', and a Placement beside them; nothing else is changed.
 IMPATIENT = {
     "placement.service": "[Service]\nEnvironment=PYTHONPATH=/run/story/source\n"
-    "ExecStart=/run/story/venv/bin/python /media/placement.py\n",
+    "ExecStart=/run/story/venv/bin/python /media/serve_placement.py\n",
     f"{AGENT}.d/times.conf": "[Service]\nWatchdogSec=6\n",
     "numa-host-agent-withdraw.timer.d/times.conf": "[Timer]\nOnActiveSec=\nOnActiveSec=3\n",
 }
@@ -215,7 +215,7 @@ class Booted:
             )
             script.chmod(0o755)
         (self.folder / "numa-host-agent.conf").write_text(self._config)
-        (self.folder / "placement.py").write_text(_PLACEMENT)
+        (self.folder / "serve_placement.py").write_text(_PLACEMENT)
         (self.folder / "libvirt/qemu.conf").write_text(
             'user = "root"\ngroup = "root"\nsecurity_driver = "none"\nremember_owner = 0\n'
             'namespaces = []\nstdio_handler = "file"\n'
