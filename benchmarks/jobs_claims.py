@@ -10,9 +10,11 @@ from typing import Any, Final, TypeVar
 
 from benchmarks.jobs_round import submitted
 from nova_numa_ext.orchestrator.saga import Engaged, Saga
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database
-from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs, StoredJob
+from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.leader import Election
+from nova_numa_ext.orchestrator.store.stored_job import StoredJob
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm

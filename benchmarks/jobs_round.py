@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from nova_numa_ext.orchestrator import queued
-from nova_numa_ext.orchestrator.store.jobs import NewJob, Sizes, StoredPart
+from nova_numa_ext.orchestrator.store.stored_job import NewJob, Sizes, StoredPart
 from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
 from nova_numa_ext.policy.jobs.host_planner import HostPlanner
 from nova_numa_ext.policy.jobs.host_view import HostClaims, HostsView

@@ -26,7 +26,8 @@ from nova_numa_ext.orchestrator.cloud.fleet import PlacementHosts
 from nova_numa_ext.orchestrator.decide import HostQueue
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database
-from nova_numa_ext.orchestrator.store.jobs import Jobs, KnownRows
+from nova_numa_ext.orchestrator.store.job_rows import KnownRows
+from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
 from nova_numa_ext.policy.jobs.host_view import HostsView
 from nova_numa_ext.policy.jobs.queue import QueueSettings

@@ -25,7 +25,7 @@ from nova_numa_ext.orchestrator import queued
 from nova_numa_ext.orchestrator.cloud.fleet import PlacementHosts
 from nova_numa_ext.orchestrator.engine import QueueDecision
 from nova_numa_ext.orchestrator.reservations import unanswered
-from nova_numa_ext.orchestrator.store.jobs import StoredJob
+from nova_numa_ext.orchestrator.store.stored_job import StoredJob
 from nova_numa_ext.policy.jobs import queue, quotas, reserving
 from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
 from nova_numa_ext.policy.jobs.host_planner import HostPlanner

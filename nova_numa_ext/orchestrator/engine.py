@@ -24,15 +24,10 @@ from nova_numa_ext.orchestrator.reconcile import LostClaims, LostServers, LostTr
 from nova_numa_ext.orchestrator.reservations import reserve, unanswered
 from nova_numa_ext.orchestrator.saga import SERVERS, Engaged, Saga, time_over
 from nova_numa_ext.orchestrator.scaling_rounds import ScalingRounds
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
-from nova_numa_ext.orchestrator.store.jobs import (
-    LATEST_S,
-    Actor,
-    Jobs,
-    KnownRows,
-    StoredJob,
-    Unreadable,
-)
+from nova_numa_ext.orchestrator.store.job_rows import KnownRows
+from nova_numa_ext.orchestrator.store.jobs import LATEST_S, Jobs
 from nova_numa_ext.orchestrator.store.leader import (
     LASTS_S,
     Election,
@@ -44,7 +39,9 @@ from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.recovery import Recovery
 from nova_numa_ext.orchestrator.store.scaling import ScalingGroups
+from nova_numa_ext.orchestrator.store.stored_job import StoredJob
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
+from nova_numa_ext.orchestrator.store.unreadable import Unreadable
 from nova_numa_ext.orchestrator.workers import Workers
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from nova_numa_ext.job_hint import HintKeys, JobHint
 from nova_numa_ext.orchestrator import queued
-from nova_numa_ext.orchestrator.store.jobs import StoredJob, StoredPart
+from nova_numa_ext.orchestrator.store.stored_job import StoredJob, StoredPart
 from nova_numa_ext.policy.jobs import postponing
 from nova_numa_ext.policy.jobs.job import Scope
 from nova_numa_ext.policy.jobs.part_specs import for_scheduler

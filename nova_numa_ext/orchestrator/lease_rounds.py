@@ -31,11 +31,12 @@ from dataclasses import replace
 from typing import Final
 
 from nova_numa_ext.orchestrator.lease_steps import Placed, Silence, next_step
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
-from nova_numa_ext.orchestrator.store.jobs import Actor, Unreadable
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
 from nova_numa_ext.orchestrator.store.leases import LIVING, Leases, LeaseSpec, StoredLease
+from nova_numa_ext.orchestrator.store.unreadable import Unreadable
 from nova_numa_ext.policy.remote_gpu import lease_claims, leases
 from nova_numa_ext.policy.remote_gpu.choosing import ChosenGpu, Unmet, able, choose
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nova_numa_ext.orchestrator.cloud.servers import JobServer, UserServers
-from nova_numa_ext.orchestrator.store.jobs import StoredJob, StoredPart
+from nova_numa_ext.orchestrator.store.stored_job import StoredJob, StoredPart
 from nova_numa_ext.policy.jobs.terms import JobTerm
 from placement_traits.reason import Reason
 

@@ -34,7 +34,7 @@ from oslo_config import cfg
 from oslo_messaging import opts as messaging_opts
 
 from nova_numa_ext.orchestrator.conf import GROUP, NotifyOptions
-from nova_numa_ext.orchestrator.store.jobs import StoredJob
+from nova_numa_ext.orchestrator.store.stored_job import StoredJob
 from nova_numa_ext.policy.jobs.terms import sentence
 from placement_traits.errors import LONGEST_TEXT, NumaExtError, ServiceUnavailableError, cut
 from placement_traits.oslo_options import ConfigurationError

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
-from nova_numa_ext.orchestrator.store.jobs import NewJob, StoredJob, StoredPart
+from nova_numa_ext.orchestrator.store.stored_job import NewJob, StoredJob, StoredPart
 from nova_numa_ext.policy.jobs.job import ActiveJob, Job, Part
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan
 from nova_numa_ext.policy.jobs.states import JobState

@@ -38,15 +38,9 @@ from nova_numa_ext.orchestrator.cloud.servers import JobServer, OwnedServer
 from nova_numa_ext.orchestrator.cloud.trusts import TrustError, Trusts
 from nova_numa_ext.orchestrator.reservations import RESERVATION, consumer, unanswered
 from nova_numa_ext.orchestrator.saga import CLAIM, GROUP, SERVERS, claim_consumer
-from nova_numa_ext.orchestrator.store.jobs import (
-    Actor,
-    Jobs,
-    NewJob,
-    Sizes,
-    Step,
-    StoredJob,
-    StoredPart,
-)
+from nova_numa_ext.orchestrator.store.actor import Actor
+from nova_numa_ext.orchestrator.store.jobs import Jobs
+from nova_numa_ext.orchestrator.store.stored_job import NewJob, Sizes, Step, StoredJob, StoredPart
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.jobs.job import BuildFailure
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount

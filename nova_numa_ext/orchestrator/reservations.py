@@ -10,7 +10,7 @@ import uuid as uuids
 from typing import Final
 
 from nova_numa_ext.orchestrator.saga import Engaged
-from nova_numa_ext.orchestrator.store.jobs import Step, StoredJob
+from nova_numa_ext.orchestrator.store.stored_job import Step, StoredJob
 from nova_numa_ext.policy.jobs.plan import ProviderAmount
 from placement_traits.claim_store import NoRoomError
 from placement_traits.claims import Claim

@@ -43,7 +43,9 @@ from nova_numa_ext.orchestrator.cloud.servers import (
 )
 from nova_numa_ext.orchestrator.cloud.trusts import TrustError, Trusts
 from nova_numa_ext.orchestrator.members import Found
-from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs, Step, StoredJob, StoredPart
+from nova_numa_ext.orchestrator.store.actor import Actor
+from nova_numa_ext.orchestrator.store.jobs import Jobs
+from nova_numa_ext.orchestrator.store.stored_job import Step, StoredJob, StoredPart
 from nova_numa_ext.policy.jobs import postponing
 from nova_numa_ext.policy.jobs.job import LONGEST_ENDING_S, BuildFailure, Scope
 from nova_numa_ext.policy.jobs.states import JobState

@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
-from nova_numa_ext.orchestrator.store.jobs import Actor, Unreadable
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
 from nova_numa_ext.orchestrator.store.scaling import (
     Line,
     ScalingGroups,
     StoredScaling,
 )
-from nova_numa_ext.orchestrator.store.unreadable import UnreadableError
+from nova_numa_ext.orchestrator.store.unreadable import Unreadable, UnreadableError
 from nova_numa_ext.policy.elastic.following import Follower
 from nova_numa_ext.policy.elastic.group import Learner
 from nova_numa_ext.policy.elastic.period import Period

@@ -13,7 +13,7 @@ from nova_numa_ext.orchestrator.cloud.fleet import PlacementHosts
 from nova_numa_ext.orchestrator.cloud.servers import MICROVERSION, NO_NETWORK, UserServers
 from nova_numa_ext.orchestrator.cloud.user import TokenCloud
 from nova_numa_ext.orchestrator.decide import HostQueue
-from nova_numa_ext.orchestrator.store.jobs import Sizes
+from nova_numa_ext.orchestrator.store.stored_job import Sizes
 from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan
 from nova_numa_ext.policy.jobs.queue import QueueSettings

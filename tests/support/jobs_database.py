@@ -6,7 +6,7 @@ from dataclasses import replace
 from sqlalchemy import delete, insert, select
 
 from nova_numa_ext.orchestrator.store import tables
-from nova_numa_ext.orchestrator.store.jobs import NewJob, Sizes, StoredJob, StoredPart
+from nova_numa_ext.orchestrator.store.stored_job import NewJob, Sizes, StoredJob, StoredPart
 from nova_numa_ext.policy.jobs.states import JobState
 
 PART = StoredPart(

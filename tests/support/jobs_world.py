@@ -8,8 +8,9 @@ from nova_numa_ext.orchestrator.conf import EngineOptions
 from nova_numa_ext.orchestrator.engine import JobEngine, QueueDecision
 from nova_numa_ext.orchestrator.hints import PlanHints
 from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database
-from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
+from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.leader import LASTS_S
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan
 from placement_traits.reason import Reason

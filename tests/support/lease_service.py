@@ -12,8 +12,9 @@ from nova_numa_ext.orchestrator.api import app, policies
 from nova_numa_ext.orchestrator.lease_rounds import LeaseRounds
 from nova_numa_ext.orchestrator.recover import Recoverer
 from nova_numa_ext.orchestrator.recover_leases import LeaseRecoverer
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database
-from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
+from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
 from nova_numa_ext.orchestrator.store.recovery import Recovery

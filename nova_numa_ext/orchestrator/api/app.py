@@ -39,8 +39,9 @@ from nova_numa_ext.orchestrator.cloud.cabling import Cabling
 from nova_numa_ext.orchestrator.cloud.user import UserCloud
 from nova_numa_ext.orchestrator.conf import ApiOptions
 from nova_numa_ext.orchestrator.notify import Tell, no_receiver
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import DatabaseError, LostRaceError
-from nova_numa_ext.orchestrator.store.jobs import Actor, ExistsError, Jobs, NewJob, StoredJob
+from nova_numa_ext.orchestrator.store.jobs import ExistsError, Jobs
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases, StoredLease
 from nova_numa_ext.orchestrator.store.recovery import Recovery
@@ -48,6 +49,7 @@ from nova_numa_ext.orchestrator.store.scaling import (
     ScalingGroups,
     StoredScaling,
 )
+from nova_numa_ext.orchestrator.store.stored_job import NewJob, StoredJob
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.orchestrator.store.unreadable import UnreadableError
 from nova_numa_ext.policy.jobs import limits as of_projects

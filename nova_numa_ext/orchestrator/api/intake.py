@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from nova_numa_ext.orchestrator import queued
 from nova_numa_ext.orchestrator.cloud.servers import LONGEST_NAME, NO_NETWORK, server_name
 from nova_numa_ext.orchestrator.cloud.user import ProjectQuota, UserCloud, UserFlavor
-from nova_numa_ext.orchestrator.store.jobs import NewJob, Sizes, StoredPart
+from nova_numa_ext.orchestrator.store.stored_job import NewJob, Sizes, StoredPart
 from nova_numa_ext.policy.jobs.job import ANYWHERE, BuildFailure, Scope, ScopeWait
 from nova_numa_ext.policy.jobs.part_specs import of_part
 from placement_traits.errors import InvalidValueError, NumaExtError

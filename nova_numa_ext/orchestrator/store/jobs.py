@@ -1,40 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs as they are stored, and their changes: compare-and-set, each with an event beside it."""
+"""The changes of stored jobs, compare-and-set, each with an event beside it; and the queries for them."""
 
-import json
 import uuid as uuids
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from types import SimpleNamespace
+from dataclasses import asdict
 from typing import Any, Final
 
 from oslo_db.exception import DBDuplicateEntry
-from sqlalchemy import (
-    JSON,
-    Connection,
-    Row,
-    Select,
-    Table,
-    Text,
-    delete,
-    func,
-    insert,
-    select,
-    type_coerce,
-    update,
-)
+from sqlalchemy import Connection, Select, delete, func, insert, select, update
 
-from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store import job_rows, tables
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
-from nova_numa_ext.orchestrator.store.leader import Term
+from nova_numa_ext.orchestrator.store.job_rows import KnownRows
+from nova_numa_ext.orchestrator.store.stored_job import (
+    Event,
+    NewJob,
+    QueuedJob,
+    Step,
+    StoredJob,
+    StoredPart,
+)
 from nova_numa_ext.orchestrator.store.tables import Now
 from nova_numa_ext.orchestrator.store.trusts import ended
-from nova_numa_ext.policy.jobs.job import BuildFailure, Scope, ScopeWait
-from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
+from nova_numa_ext.orchestrator.store.unreadable import Unreadable
 from nova_numa_ext.policy.jobs.states import JobState, check_transition
 from nova_numa_ext.policy.jobs.terms import JobTerm
-from placement_traits.errors import NumaExtError, cut
+from placement_traits.errors import NumaExtError
 from placement_traits.reason import Reason
 
 FINAL: Final = tuple(state for state in JobState if state.final)
@@ -43,195 +35,8 @@ NOT_FINAL: Final = tuple(state for state in JobState if not state.final)
 LATEST_S: Final = 600.0
 
 
-Unreadable = Callable[[str, Exception], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """What a flavor was when the job was submitted; ``memory_mb`` in MiB, ``disk_gb`` in GiB."""
-
-    vcpus: int
-    memory_mb: int
-    disk_gb: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoredPart:
-    """A part of a job; what is not explained here is as in :class:`nova_numa_ext.policy.jobs.job.Part`.
-
-    :param sizes: of its flavor
-    :param extra_specs: of its flavor, with those that the part adds
-    :param servers: member's number, from 0 -> uuid of the server that counts as this member; '' where the job goes on
-        without one
-    :param hosts: member's number -> root provider of the host that its server is on, of those of which that is known
-    :param replaced: how often a server of it was made again
-    :param version: number of changes of ``servers`` and ``hosts``
-    """
-
-    name: str
-    count: int
-    flavor: str
-    sizes: Sizes
-    extra_specs: Mapping[str, str]
-    image: str = ""
-    networks: tuple[str, ...] = ()
-    wait_for: tuple[ScopeWait, ...] = (ScopeWait(Scope.FLEET),)
-    apart: bool = False
-    on_failure: BuildFailure = BuildFailure.FAIL
-    servers: Mapping[int, str] = field(default_factory=dict)
-    hosts: Mapping[int, str] = field(default_factory=dict)
-    replaced: int = 0
-    version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One thing that is done outside of the database: stored before it begins, undone in reverse order.
-
-    :param name: what is done
-    :param about: on what: a uuid, or a part's name
-    :param asked_at: when another service was last asked to make something, of which no answer is stored: it may come
-        to be later; None: all was answered
-    """
-
-    name: str
-    about: str
-    asked_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NewJob:
-    """What is submitted; parameters as of :class:`nova_numa_ext.policy.jobs.job.Job`.
-
-    :param trust: id of the Keystone trust by which the service acts for the user
-    :param fingerprint: of the request that submits it: a second one with the same uuid is known by it
-    """
-
-    project: str
-    user: str
-    trust: str
-    name: str
-    parts: tuple[StoredPart, ...]
-    priority: int = 0
-    walltime_s: float | None = None
-    deadline_at: float | None = None
-    max_wait_s: float | None = None
-    held: bool = False
-    preemptible: bool = False
-    fingerprint: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredJob:
-    """A job as it was read; what is not explained here is as in :class:`nova_numa_ext.policy.jobs.job.Job`.
-
-    :param number: order of submission
-    :param version: number of changes: a change of what was read is one of this version or none
-    :param cancelled: its user wants it to end, whatever it does now
-    :param target: the state that it goes to when ENDING is over
-    :param plan: its places: the host that a server is on where that is known, else the planned one
-    :param reserved: what a consumer of ours may hold for it while it waits
-    :param refusals: how often in a row nova has refused it
-    :param reasons: of its state
-    :param building_at: since when its servers have time to become active
-    :param ending_at: when it last came into ENDING
-    :param trust_lost_at: since when Keystone has refused each time to let the service act for its user; None: it lets
-    :param unanswered_at: when nova was last asked to make something of it, did not answer, and had not made it when
-        the job's end was undone: it may come to be all the same
-    :param steps: what was begun outside of the database and is not undone, in order
-    :param whole: all of it could be read; else what other releases may write in another form is missing: parts, plan,
-        steps, what is reserved and excluded, and the reasons, of which it is the only one that it is so
-    """
-
-    number: int
-    uuid: str
-    project: str
-    user: str
-    trust: str
-    name: str
-    state: JobState
-    version: int
-    parts: tuple[StoredPart, ...]
-    held: bool
-    cancelled: bool
-    priority: int
-    walltime_s: float | None
-    deadline_at: float | None
-    max_wait_s: float | None
-    preemptible: bool
-    fingerprint: str
-    target: JobState | None
-    plan: Plan[HostPlace] | None
-    refusals: int
-    not_before: float
-    postponed: int
-    postponed_at: float | None
-    excluded: frozenset[str]
-    reserved: tuple[ProviderAmount, ...]
-    submitted_at: float
-    queued_at: float
-    waited_s: float
-    building_at: float | None
-    started_at: float | None
-    ending_at: float | None
-    ended_at: float | None
-    trust_lost_at: float | None
-    unanswered_at: float | None
-    reasons: tuple[Reason, ...]
-    steps: tuple[Step, ...]
-    whole: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What happened to a job.
-
-    :param number: larger than that of every event before
-    :param at: when, by the database's clock
-    :param actor: user's id, or the engine's name
-    :param term: the engine's, None where it was no engine
-    :param state: the job's afterwards
-    :param what: ``state`` for a transition, else the column that changed
-    """
-
-    number: int
-    at: float
-    actor: str
-    term: int | None
-    state: JobState
-    what: str
-    reasons: tuple[Reason, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Actor:
-    """Who changes something.
-
-    :param name: user's id, or the engine's name
-    :param term: of an engine; its change happens within the term or not at all
-    """
-
-    name: str
-    term: Term | None = None
-
-
 class ExistsError(NumaExtError):
     """There is a job of this uuid already."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedJob:
-    """What a job's place in the queue depends on; fields as of :class:`StoredJob`."""
-
-    uuid: str
-    priority: int
-    submitted_at: float
-    queued_at: float
-    waited_s: float
-
-    def waiting_s(self, now: float) -> float:
-        """Return for how long it has waited, seconds, all stays in the queue together."""
-        return self.waited_s + now - self.queued_at
 
 
 class Jobs:
@@ -282,7 +87,7 @@ class Jobs:
         limit: int | None = None,
         unreadable: Unreadable | None = None,
         incomplete: bool = False,
-        known: "KnownRows | None" = None,
+        known: KnownRows | None = None,
     ) -> list[StoredJob]:
         """Return jobs in the order of their submission.
 
@@ -370,7 +175,7 @@ class Jobs:
             .limit(limit)
         )
         with self._database.transaction() as connection:
-            return [_event(row) for row in connection.execute(query)]
+            return [job_rows.event(row) for row in connection.execute(query)]
 
     def last_event(self) -> int:
         """Return the largest number of an event, 0 without one: a database that was restored has a smaller one."""
@@ -460,7 +265,7 @@ class Jobs:
             stay = servers.items() & part.servers.items()
             hosts = {member: part.hosts[member] for member, _ in stay if member in part.hosts}
         with self._database.transaction() as connection:
-            _fence(connection, actor)
+            actor.fence(connection)
             changed = connection.execute(
                 update(tables.part)
                 .where(
@@ -469,16 +274,15 @@ class Jobs:
                     columns.version == part.version,
                 )
                 .values(
-                    servers=_by_member(servers),
-                    hosts=_by_member(hosts),
+                    servers=job_rows.by_member(servers),
+                    hosts=job_rows.by_member(hosts),
                     replaced=part.replaced if replaced is None else replaced,
                     version=part.version + 1,
                 )
             )
             if changed.rowcount != 1:
                 raise LostRaceError(f"Part {part.name} of job {job.uuid} has other servers by now.")
-            (now,) = _with_parts(connection, [_row(connection, job)])
-        return now
+            return job_rows.read_again(connection, job)
 
     def purge(self, before: float, most: int = 1000) -> int:
         """Delete jobs that ended before a time, with parts and events; return how many.
@@ -502,13 +306,13 @@ class Jobs:
         **changes: Any,
     ) -> StoredJob:
         """Change a job; with an event unless ``what`` is ''."""
-        values = {_COLUMNS.get(name, name): _plain(value) for name, value in changes.items()}
+        values = job_rows.job_values(changes | {"reasons": tuple(reasons)})
         with self._database.transaction() as connection:
-            _fence(connection, actor)
+            actor.fence(connection)
             changed = connection.execute(
                 update(tables.job)
                 .where(tables.job.c.id == job.number, tables.job.c.version == job.version)
-                .values(**values, version=job.version + 1, reasons=_plain(tuple(reasons)))
+                .values(**values, version=job.version + 1)
             )
             if changed.rowcount != 1:
                 raise LostRaceError(f"Job {job.uuid} has changed since it was read.")
@@ -517,8 +321,7 @@ class Jobs:
                 _note(connection, job.number, actor, state, what=what, reasons=reasons)
             if state.final:
                 ended(connection, job.trust, _kept_until(job))
-            (now,) = _with_parts(connection, [_row(connection, job)])
-        return now
+            return job_rows.read_again(connection, job)
 
     def _select(
         self,
@@ -526,78 +329,20 @@ class Jobs:
         unreadable: Unreadable | None = None,
         *,
         incomplete: bool = False,
-        known: "KnownRows | None" = None,
+        known: KnownRows | None = None,
     ) -> list[StoredJob]:
         with self._database.transaction() as connection:
-            rows = connection.execute(query.with_only_columns(*_OF_JOB)).all()
-            return _with_parts(connection, rows, unreadable, incomplete=incomplete, known=known)
-
-
-class KnownRows:
-    """Jobs as of the reading before: what has not changed is not made again; for one thread at a time.
-
-    Rows are compared as the database has them, whole: a restored database, or an operator's hand, may bring back a
-    version that there was before.
-    """
-
-    def __init__(self) -> None:
-        self._before: dict[int, tuple[Any, StoredJob]] = {}
-        self._now: dict[int, tuple[Any, StoredJob]] = {}
-
-    @property
-    def size(self) -> int:
-        """Number of jobs that it keeps."""
-        return len(self._now)
-
-    def begin(self) -> None:
-        """Begin a reading: jobs that the last one did not find are forgotten."""
-        self._before, self._now = self._now, {}
-
-    def job(self, row: Row[Any], parts: Sequence[Row[Any]]) -> StoredJob:
-        """Return the job of a row and the rows of its parts."""
-        rows = (tuple(row), tuple(map(tuple, parts)))
-        before = self._before.get(row.id)
-        found = before[1] if before is not None and before[0] == rows else _read_job(row, parts)
-        self._now[row.id] = rows, found
-        return found
-
-
-def _texts(table: Table) -> tuple[Any, ...]:
-    """Return a table's columns, JSON as the text that is stored."""
-    return tuple(
-        type_coerce(each, Text).label(each.name) if isinstance(each.type, JSON) else each
-        for each in table.c
-    )
-
-
-_OF_JOB: Final = _texts(tables.job)
-_OF_PART: Final = _texts(tables.part)
-_JSON: Final = frozenset(
-    each.name for of in (tables.job, tables.part) for each in of.c if isinstance(each.type, JSON)
-)
-
-
-def _decoded(row: Row[Any]) -> SimpleNamespace:
-    """Return a row with what its texts say."""
-    values = row._asdict()
-    for name in _JSON & values.keys():
-        if values[name] is not None:
-            values[name] = json.loads(values[name])
-    return SimpleNamespace(**values)
-
-
-def _read_job(row: Row[Any], parts: Sequence[Row[Any]]) -> StoredJob:
-    return _job(_decoded(row), tuple(_part(_decoded(part)) for part in parts))
-
-
-_COLUMNS: Final = {"project": "project_id", "user": "user_id", "trust": "trust_id"}
+            rows = connection.execute(query.with_only_columns(*job_rows.JOB_COLUMNS)).all()
+            return job_rows.read_jobs(
+                connection, rows, unreadable, incomplete=incomplete, known=known
+            )
 
 
 def _insert(connection: Connection, uuid: str, new: NewJob, reasons: Sequence[Reason]) -> None:
     values = asdict(new)
     del values["parts"]
     row = insert(tables.job).values(
-        {_COLUMNS.get(name, name): value for name, value in values.items()}
+        job_rows.job_values(values)
         | {
             "uuid": uuid,
             "state": JobState.QUEUED,
@@ -611,7 +356,7 @@ def _insert(connection: Connection, uuid: str, new: NewJob, reasons: Sequence[Re
             "submitted_at": Now(),
             "queued_at": Now(),
             "waited_s": 0.0,
-            "reasons": _plain(tuple(reasons)),
+            "reasons": job_rows.plain(tuple(reasons)),
             "steps": [],
         }
     )
@@ -620,25 +365,9 @@ def _insert(connection: Connection, uuid: str, new: NewJob, reasons: Sequence[Re
     except DBDuplicateEntry as error:
         raise ExistsError(f"There is a job {uuid} already.") from error
     connection.execute(
-        insert(tables.part), [{"job_id": number} | _part_values(part) for part in new.parts]
+        insert(tables.part), [{"job_id": number} | job_rows.part_values(part) for part in new.parts]
     )
     _note(connection, number, Actor(new.user), JobState.QUEUED, what="state", reasons=reasons)
-
-
-def _part_values(part: StoredPart) -> dict[str, Any]:
-    waits = [
-        [each.scope, None if each.wait_s == float("inf") else each.wait_s] for each in part.wait_for
-    ]
-    return asdict(part) | {
-        "networks": list(part.networks),
-        "wait_for": waits,
-        "servers": _by_member(part.servers),
-        "hosts": _by_member(part.hosts),
-    }
-
-
-def _by_member(values: Mapping[int, str]) -> dict[str, str]:
-    return {str(number): value for number, value in values.items()}
 
 
 def _note(
@@ -658,168 +387,11 @@ def _note(
             term=actor.term.number if actor.term else None,
             state=state,
             what=what,
-            reasons=_plain(tuple(reasons)),
+            reasons=job_rows.plain(tuple(reasons)),
         )
     )
-
-
-def _fence(connection: Connection, actor: Actor) -> None:
-    if actor.term:
-        actor.term.fence(connection)
-
-
-def _plain(value: Any) -> Any:
-    """Return a field as its column takes it."""
-    if isinstance(value, frozenset):
-        return sorted(value)
-    if isinstance(value, tuple):
-        return [asdict(each) for each in value]
-    if isinstance(value, Plan):
-        return asdict(value)
-    return value
 
 
 def _kept_until(job: StoredJob) -> float | None:
     """Return until when a job's trust is of use after its end: with it what comes late is deleted."""
     return None if job.unanswered_at is None else job.unanswered_at + LATEST_S
-
-
-def _row(connection: Connection, job: StoredJob) -> Row[Any]:
-    return connection.execute(select(*_OF_JOB).where(tables.job.c.id == job.number)).one()
-
-
-def _with_parts(
-    connection: Connection,
-    rows: Sequence[Row[Any]],
-    unreadable: Unreadable | None = None,
-    *,
-    incomplete: bool = False,
-    known: KnownRows | None = None,
-) -> list[StoredJob]:
-    made = _read_job
-    if known is not None:
-        known.begin()
-        made = known.job
-    parts: dict[int, list[Row[Any]]] = {row.id: [] for row in rows}
-    query = select(*_OF_PART).where(tables.part.c.job_id.in_(parts)).order_by(tables.part.c.id)
-    for part in connection.execute(query):
-        parts[part.job_id].append(part)
-    found = []
-    for row in rows:
-        try:
-            found.append(made(row, parts[row.id]))
-        except Exception as error:
-            if incomplete:
-                found.append(_incomplete(row, error))
-            elif unreadable is not None:
-                unreadable(row.uuid, error)
-            else:
-                raise
-    return found
-
-
-def _incomplete(row: Row[Any], error: Exception) -> StoredJob:
-    """Return a job as far as it can be read."""
-    reason = Reason(JobTerm.OTHER_FORM, cut(f"{type(error).__name__}: {error}"))
-    nothing = dict.fromkeys(("excluded", "reserved", "steps", "reasons"), ())
-    known = {**row._mapping, **nothing, "plan": None, "target": None}
-    job = _job(SimpleNamespace(**known), ())
-    return replace(job, reasons=(reason,), whole=False)
-
-
-def _job(row: SimpleNamespace, parts: tuple[StoredPart, ...]) -> StoredJob:
-    return StoredJob(
-        number=row.id,
-        uuid=row.uuid,
-        project=row.project_id,
-        user=row.user_id,
-        trust=row.trust_id,
-        name=row.name,
-        state=JobState(row.state),
-        version=row.version,
-        parts=parts,
-        held=row.held,
-        cancelled=row.cancelled,
-        priority=row.priority,
-        walltime_s=row.walltime_s,
-        deadline_at=row.deadline_at,
-        max_wait_s=row.max_wait_s,
-        preemptible=row.preemptible,
-        fingerprint=row.fingerprint,
-        target=JobState(row.target) if row.target else None,
-        plan=_real(_plan(row.plan), parts) if row.plan else None,
-        refusals=row.refusals,
-        not_before=row.not_before,
-        postponed=row.postponed,
-        postponed_at=row.postponed_at,
-        excluded=frozenset(row.excluded),
-        reserved=tuple(ProviderAmount(**each) for each in row.reserved),
-        submitted_at=row.submitted_at,
-        queued_at=row.queued_at,
-        waited_s=row.waited_s,
-        building_at=row.building_at,
-        started_at=row.started_at,
-        ending_at=row.ending_at,
-        ended_at=row.ended_at,
-        trust_lost_at=row.trust_lost_at,
-        unanswered_at=row.unanswered_at,
-        reasons=_reasons(row.reasons),
-        steps=tuple(Step(**step) for step in row.steps),
-    )
-
-
-def _part(row: SimpleNamespace) -> StoredPart:
-    return StoredPart(
-        name=row.name,
-        count=row.count,
-        flavor=row.flavor,
-        sizes=Sizes(**row.sizes),
-        extra_specs=row.extra_specs,
-        image=row.image,
-        networks=tuple(row.networks),
-        wait_for=tuple(
-            ScopeWait(Scope(scope), float("inf") if wait_s is None else wait_s)
-            for scope, wait_s in row.wait_for
-        ),
-        apart=row.apart,
-        on_failure=BuildFailure(row.on_failure),
-        servers={int(number): uuid for number, uuid in row.servers.items()},
-        hosts={int(number): host for number, host in row.hosts.items()},
-        replaced=row.replaced,
-        version=row.version,
-    )
-
-
-def _plan(stored: Mapping[str, Any]) -> Plan[HostPlace]:
-    return Plan(
-        tuple(HostPlace(**place) for place in stored["places"]),
-        stored["utility"],
-        tuple(ProviderAmount(**amount) for amount in stored["claims"]),
-        _reasons(stored["reasons"]),
-        tuple(HostPlace(**place) for place in stored["spare"]),
-    )
-
-
-def _real(plan: Plan[HostPlace], parts: Sequence[StoredPart]) -> Plan[HostPlace]:
-    """Return a plan with the real hosts of the servers of which they are known."""
-    places: list[HostPlace] = []
-    for part in parts:
-        planned = [place for place in plan.places if place.part == part.name]
-        on = Counter(part.hosts.values())
-        known = on.total() + sum(not uuid for uuid in part.servers.values())
-        if known:
-            rest = list((Counter({each.host: each.count for each in planned}) - on).elements())
-            counts = on + Counter(rest[: part.count - known])
-            planned = [HostPlace(part.name, host, count) for host, count in counts.items()]
-        places += planned
-    return replace(plan, places=tuple(places))
-
-
-def _event(row: Row[Any]) -> Event:
-    return Event(
-        row.id, row.at, row.actor, row.term, JobState(row.state), row.what, _reasons(row.reasons)
-    )
-
-
-def _reasons(stored: Sequence[Mapping[str, Any]]) -> tuple[Reason, ...]:
-    return tuple(Reason(**reason) for reason in stored)

@@ -18,10 +18,10 @@ from typing import Any, Final
 from sqlalchemy import Connection, Insert, Row, Select, delete, func, insert, select, update
 
 from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
-from nova_numa_ext.orchestrator.store.jobs import Actor, Unreadable
 from nova_numa_ext.orchestrator.store.tables import Now
-from nova_numa_ext.orchestrator.store.unreadable import UnreadableError
+from nova_numa_ext.orchestrator.store.unreadable import Unreadable, UnreadableError
 from nova_numa_ext.policy.remote_gpu import leases
 from nova_numa_ext.policy.remote_gpu.choosing import Unmet
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
@@ -437,8 +437,7 @@ def _change(
     reasons: Sequence[Reason],
     **more: Any,
 ) -> None:
-    if actor.term:
-        actor.term.fence(connection)
+    actor.fence(connection)
     columns = tables.lease.c
     changed = connection.execute(
         update(tables.lease)

@@ -13,8 +13,8 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
-from nova_numa_ext.orchestrator.store.jobs import Actor
 from nova_numa_ext.orchestrator.store.tables import Now
 from nova_numa_ext.orchestrator.store.unreadable import UnreadableError
 from nova_numa_ext.policy.elastic.cells import Grid
@@ -223,8 +223,7 @@ class ScalingGroups:
         self, connection: Connection, group: StoredScaling, actor: Actor, trouble: str
     ) -> None:
         """Write what is known of trouble, as who leads and of the version that was read."""
-        if actor.term:
-            actor.term.fence(connection)
+        actor.fence(connection)
         columns = tables.scaling_group.c
         mine = (columns.id == group.number, columns.version == group.version)
         there = select(columns.id).where(*mine).with_for_update()

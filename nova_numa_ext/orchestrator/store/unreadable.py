@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is stored in another form than this release's, as by a newer one beside it while the service is upgraded."""
 
+from collections.abc import Callable
+
 from placement_traits.errors import NumaExtError
+
+Unreadable = Callable[[str, Exception], None]
+"""Called with the uuid of what is left out, and why it cannot be read."""
 
 
 class UnreadableError(NumaExtError):

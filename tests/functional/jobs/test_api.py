@@ -30,8 +30,9 @@ from nova_numa_ext.orchestrator.cloud.user import (
 from nova_numa_ext.orchestrator.conf import ApiOptions
 from nova_numa_ext.orchestrator.notify import no_receiver
 from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database, DatabaseError
-from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
+from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.leader import Election
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec

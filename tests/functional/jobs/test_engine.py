@@ -17,7 +17,7 @@ from nova_numa_ext.job_hint import HINT, HintKeys
 from nova_numa_ext.orchestrator.conf import EngineOptions
 from nova_numa_ext.orchestrator.engine import QueueDecision
 from nova_numa_ext.orchestrator.store import tables
-from nova_numa_ext.orchestrator.store.jobs import Actor
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.policy.jobs.job import BuildFailure, Scope, ScopeWait
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState

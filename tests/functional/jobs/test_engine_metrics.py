@@ -6,7 +6,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from nova_numa_ext.metrics import Exporter
 from nova_numa_ext.orchestrator.metrics import METRICS, EngineMetrics
-from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
+from nova_numa_ext.orchestrator.store.actor import Actor
+from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.scaling import ScalingGroups, ScalingSource
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.jobs.states import JobState

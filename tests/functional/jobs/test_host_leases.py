@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from nova_numa_ext.orchestrator.store import tables
-from nova_numa_ext.orchestrator.store.jobs import Actor
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
 from nova_numa_ext.orchestrator.store.leases import LIVING

@@ -9,7 +9,7 @@ from emulation.hosts import four_nodes
 from emulation.placement_service import PlacementInProcess
 from nova_numa_ext.orchestrator.cloud.fleet import PlacementHosts
 from nova_numa_ext.orchestrator.decide import HostQueue
-from nova_numa_ext.orchestrator.store.jobs import Sizes
+from nova_numa_ext.orchestrator.store.stored_job import Sizes
 from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
 from nova_numa_ext.policy.jobs.queue import QueueSettings
 from placement_traits import names

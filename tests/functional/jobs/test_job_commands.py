@@ -33,8 +33,9 @@ from nova_numa_ext.orchestrator.cloud.user import (
     UserNetwork,
 )
 from nova_numa_ext.orchestrator.conf import ApiOptions
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database
-from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
+from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
 from nova_numa_ext.orchestrator.store.recovery import Recovery

@@ -8,15 +8,11 @@ import pytest
 from sqlalchemy import delete, update
 
 from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
-from nova_numa_ext.orchestrator.store.jobs import (
-    NOT_FINAL,
-    Actor,
-    ExistsError,
-    Jobs,
-    KnownRows,
-    Step,
-)
+from nova_numa_ext.orchestrator.store.job_rows import KnownRows
+from nova_numa_ext.orchestrator.store.jobs import NOT_FINAL, ExistsError, Jobs
+from nova_numa_ext.orchestrator.store.stored_job import Step
 from nova_numa_ext.policy.jobs.job import BuildFailure, Scope, ScopeWait
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState, TransitionError

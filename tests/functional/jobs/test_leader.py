@@ -10,8 +10,9 @@ from pymysql.err import OperationalError
 from sqlalchemy import text, update
 
 from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
-from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
+from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.leader import Election, Heartbeat, NotLeaderError
 from nova_numa_ext.policy.jobs.states import JobState
 from placement_traits.errors import ServiceUnavailableError

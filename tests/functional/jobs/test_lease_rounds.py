@@ -10,8 +10,8 @@ from sqlalchemy import update
 
 from nova_numa_ext.orchestrator.lease_rounds import LeaseRounds
 from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database
-from nova_numa_ext.orchestrator.store.jobs import Actor
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
 from nova_numa_ext.orchestrator.store.leases import LIVING, Leases, LeaseSpec
 from nova_numa_ext.policy.remote_gpu import leases as life

@@ -9,8 +9,9 @@ from alembic import command
 from sqlalchemy import select, text
 
 from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
-from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
+from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
 from nova_numa_ext.orchestrator.store.leases import LIVING, Leases, LeaseSpec
 from nova_numa_ext.policy.remote_gpu import leases as life

@@ -7,8 +7,9 @@ import pytest
 
 from nova_numa_ext.orchestrator import startup
 from nova_numa_ext.orchestrator.manage import main
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database
-from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
+from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from nova_numa_ext.orchestrator import queued
 from nova_numa_ext.orchestrator.store.database import Database
-from nova_numa_ext.orchestrator.store.jobs import Jobs, Sizes
+from nova_numa_ext.orchestrator.store.jobs import Jobs
+from nova_numa_ext.orchestrator.store.stored_job import Sizes
 from nova_numa_ext.policy.jobs.job import BuildFailure, Job, Scope, ScopeWait
 from nova_numa_ext.policy.jobs.states import JobState
 from tests.support.jobs_database import new_job, part, stored_job

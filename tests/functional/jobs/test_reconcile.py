@@ -12,8 +12,8 @@ from nova_numa_ext.orchestrator.cloud.trusts import GivenTrust
 from nova_numa_ext.orchestrator.reconcile import LostClaims, LostTrusts
 from nova_numa_ext.orchestrator.saga import CLAIM
 from nova_numa_ext.orchestrator.store import tables
-from nova_numa_ext.orchestrator.store.jobs import Step
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
+from nova_numa_ext.orchestrator.store.stored_job import Step
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.jobs.plan import ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState

@@ -16,8 +16,9 @@ from nova_numa_ext.orchestrator.recover import Recoverer
 from nova_numa_ext.orchestrator.recover_leases import LeaseRecoverer
 from nova_numa_ext.orchestrator.reservations import unanswered
 from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database
-from nova_numa_ext.orchestrator.store.jobs import Actor, Jobs
+from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases

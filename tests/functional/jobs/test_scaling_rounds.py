@@ -10,8 +10,8 @@ import pytest
 from nova_numa_ext.orchestrator import engine, scaling_rounds
 from nova_numa_ext.orchestrator.scaling_rounds import ScalingRounds
 from nova_numa_ext.orchestrator.store import scaling, tables
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
-from nova_numa_ext.orchestrator.store.jobs import Actor
 from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
 from nova_numa_ext.orchestrator.store.scaling import (
     ScalingGroups,

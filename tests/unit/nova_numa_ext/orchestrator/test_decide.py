@@ -11,7 +11,7 @@ from oslo_config import cfg
 from nova_numa_ext.orchestrator import conf as jobs_conf
 from nova_numa_ext.orchestrator import decide
 from nova_numa_ext.orchestrator.decide import HostQueue
-from nova_numa_ext.orchestrator.store.jobs import Sizes, Step
+from nova_numa_ext.orchestrator.store.stored_job import Sizes, Step
 from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.jobs.plan import ProviderAmount
