@@ -27,11 +27,12 @@ from emulation.servers import Server
 from host_agent.apply.executor import Executor, RoundHooks
 from host_agent.apply.partitions import Partitions
 from host_agent.apply.report import ActionReport
-from host_agent.apply.resource_control import ResourceControl
+from host_agent.apply.resource_control import LevelWriter, ResourceControl
 from host_agent.conf.options import Options
 from host_agent.conf.paths import HostPaths
-from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
+from host_agent.control.agent import Agent, AgentFiles, Listener, Listeners, Stages
 from host_agent.control.journal import FileJournal
+from host_agent.control.pipeline import Refiner, Refiners
 from host_agent.control.rollout import Rollout
 from host_agent.control.takeover import Takeover
 from host_agent.machine.privileged import partitions
@@ -41,9 +42,18 @@ from host_agent.machine.rdt.backend import our_threads
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.machine.rdt.writer import GroupWriter
 from host_agent.model import cpus
+from host_agent.model.journal import ActionJournal
 from host_agent.model.levels import FULL
 from host_agent.model.partition import Joined, RdtChange, RdtState
-from host_agent.model.process import MoveLimits, MoveReport, Pin, PinFailure, QuotaReport, Target
+from host_agent.model.process import (
+    GroupLevel,
+    MoveLimits,
+    MoveReport,
+    Pin,
+    PinFailure,
+    QuotaReport,
+    Target,
+)
 from host_agent.model.rdt import Schemata
 from host_agent.observe.snapshot import Observer
 from host_agent.observe.topology.rdt import read_rdt
@@ -232,7 +242,7 @@ class CountedHost(FakeHost):
 
     def _start_helper(self) -> None:
         self._operations = HostOperations(self.paths, release_after_s=RELEASE_AFTER_S)
-        self.switch._clock = lambda: self._seconds
+        self.switch._clock = self.clock
         if self.switch.held:
             self.switch.in_control()  # by this clock
 
@@ -273,17 +283,29 @@ class CountedHost(FakeHost):
         takeover = Takeover(options, journal, lambda: our_threads(self._resctrl))
         rollout = Rollout(options, file=self.paths.rollout, takeover=takeover)
         report = ActionReport(journal, lambda _action, _result: None)
-        control = ResourceControl(Partitions(self, options.rdt), self, report, options.rdt)
+        refiners, levels = self.controllers(journal)
+        control = ResourceControl(Partitions(self, options.rdt), self, report, options.rdt, levels)
         hooks = RoundHooks(self.migrating, observer.forget_memory)
         executor = Executor(self, control, report, options, hooks)
         self.agent = Agent(
-            Stages(self, observer, executor),
+            Stages(self, observer, executor, Refiners(refiners)),
             options,
             AgentFiles(self.paths.home_nodes, self.paths.paused),
-            Listeners((rollout,)),
+            Listeners((rollout, *(one for one in refiners if isinstance(one, Listener)))),
             rollout=rollout,
             write=False,
+            clock=self.clock,
         )
+
+    def controllers(
+        self, _journal: ActionJournal
+    ) -> tuple[tuple[Refiner, ...], LevelWriter | None]:
+        """The run-time controllers of a new agent, and the one that writes levels itself."""
+        return (), None
+
+    def clock(self) -> float:
+        """Seconds, which only tests let pass."""
+        return self._seconds
 
     def rounds(self, count: int) -> None:
         """Let the agent take so many turns."""
@@ -403,3 +425,7 @@ class CountedHost(FakeHost):
     def limit_cpu_time(self, levels: Sequence[tuple[str, int]], write: bool) -> QuotaReport:
         with self._helper() as helper:
             return helper.limit_cpu_time(levels, write)
+
+    def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
+        with self._helper() as helper:
+            return helper.throttle(levels)
