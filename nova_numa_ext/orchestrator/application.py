@@ -28,12 +28,7 @@ from nova_numa_ext.orchestrator import notify, startup
 from nova_numa_ext.orchestrator.api import app, policies
 from nova_numa_ext.orchestrator.cloud.user import UserClouds
 from nova_numa_ext.orchestrator.store.database import Database
-from nova_numa_ext.orchestrator.store.jobs import Jobs
-from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
-from nova_numa_ext.orchestrator.store.leases import Leases
-from nova_numa_ext.orchestrator.store.recovery import Recovery
-from nova_numa_ext.orchestrator.store.scaling import ScalingGroups
-from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
+from nova_numa_ext.orchestrator.store.stores import Stores
 from placement_traits.errors import LONGEST_TEXT, cut
 from placement_traits.oslo_options import ConfigurationError
 
@@ -74,17 +69,12 @@ def _routes(conf: cfg.ConfigOpts) -> Application:
         region_name=conf[endpoints.SECTION].region_name,
     )
     return app.make(
-        Jobs(database),
-        EndedTrusts(database),
+        Stores.of(database),
         _enforcer(conf),
         clouds.of,
+        startup.cabling(endpoints.placement(conf)),
         options.api,
-        leases=Leases(database),
-        lease_hosts=LeaseHosts(database),
-        recovery=Recovery(database),
-        scaling=ScalingGroups(database),
         queue=options.queue,
-        cabling=startup.cabling(endpoints.placement(conf)),
         tell=notify.configured(conf, options.notify, socket.gethostname(), "api"),
     )
 

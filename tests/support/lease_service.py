@@ -18,7 +18,7 @@ from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
 from nova_numa_ext.orchestrator.store.recovery import Recovery
-from nova_numa_ext.orchestrator.store.scaling import ScalingGroups
+from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits import pool_reader
@@ -71,15 +71,10 @@ class LeaseService:
         conf([], default_config_files=[])
         enforcer.register_defaults(policies.RULES)
         made = app.make(
-            Jobs(database),
-            EndedTrusts(database),
+            Stores.of(database),
             enforcer,
             lambda _environ: self,
-            leases=self.leases,
-            lease_hosts=self.hosts,
-            recovery=self.recovery,
-            scaling=ScalingGroups(database),
-            cabling=None,  # no group is asked for
+            None,  # no group is asked for
         )
         self.client = made.test_client()
 

@@ -31,7 +31,7 @@ class Route:
     """A request.
 
     :param path: ``{job}``, ``{lease}`` and ``{group}`` stand for uuids, ``{host}`` for a name
-    :param view: name of what answers it in the application
+    :param view: what answers it: a noun of :mod:`.handlers`, and a method there
     :param what: it does, as a sentence
     :param answers: status of success -> schema of its body
     :param errors: further statuses -> when
@@ -59,11 +59,11 @@ _ENDED: Final = {409: "the job has ended"}
 _LIMIT: Final = Query("limit", "rows at most", f"1 to {MOST_ROWS}; {ROWS} if not given")
 
 ROUTES: Final = (
-    Route("GET", "/", "versions", "List versions; needs no token.", {200: answers.VERSIONS}),
+    Route("GET", "/", "versions.show", "List versions; needs no token.", {200: answers.VERSIONS}),
     Route(
         "POST",
         "/v1/jobs",
-        "create",
+        "jobs.create",
         "Submit a job. Flavors, images and networks are looked up with the token, and a trust is made by which the "
         "service acts for the user until the job has ended.",
         {
@@ -81,7 +81,7 @@ ROUTES: Final = (
     Route(
         "GET",
         "/v1/jobs",
-        "find",
+        "jobs.find",
         "List the project's jobs.",
         {200: answers.JOBS},
         queries=(
@@ -91,11 +91,11 @@ ROUTES: Final = (
             Query("all_projects", "jobs of all projects", "``true`` or ``false``"),
         ),
     ),
-    Route("GET", "/v1/jobs/{job}", "show", "Show a job.", {200: answers.JOB}, _NO_JOB),
+    Route("GET", "/v1/jobs/{job}", "jobs.show", "Show a job.", {200: answers.JOB}, _NO_JOB),
     Route(
         "GET",
         "/v1/jobs/{job}/events",
-        "events",
+        "jobs.events",
         "List what happened to a job.",
         {200: answers.EVENTS},
         _NO_JOB,
@@ -111,7 +111,7 @@ ROUTES: Final = (
     Route(
         "POST",
         "/v1/jobs/{job}/cancel",
-        "cancel",
+        "jobs.cancel",
         "End a job, whatever it does; its servers are deleted.",
         {202: answers.JOB},
         _NO_JOB | _ENDED,
@@ -119,7 +119,7 @@ ROUTES: Final = (
     Route(
         "POST",
         "/v1/jobs/{job}/hold",
-        "hold",
+        "jobs.hold",
         "Do not start a job until it is released.",
         {202: answers.JOB},
         _NO_JOB | {409: "the job does not wait"},
@@ -127,7 +127,7 @@ ROUTES: Final = (
     Route(
         "POST",
         "/v1/jobs/{job}/release",
-        "release",
+        "jobs.release",
         "Let a job that is held start.",
         {202: answers.JOB},
         _NO_JOB | {409: "the job does not wait"},
@@ -135,7 +135,7 @@ ROUTES: Final = (
     Route(
         "POST",
         "/v1/leases",
-        "create_lease",
+        "leases.create",
         "Ask for a lease of a GPU that another host lends. The engine chooses the GPU and claims it; where none has "
         "room, the lease waits and holds nothing, or ends.",
         {202: answers.LEASE},
@@ -145,7 +145,7 @@ ROUTES: Final = (
     Route(
         "GET",
         "/v1/leases",
-        "find_leases",
+        "leases.find",
         "List the project's leases.",
         {200: answers.LEASES},
         queries=(
@@ -160,7 +160,7 @@ ROUTES: Final = (
     Route(
         "GET",
         "/v1/leases/{lease}",
-        "show_lease",
+        "leases.show",
         "Show a lease.",
         {200: answers.LEASE},
         _NO_LEASE | {409: "the lease is stored in a form of another release"},
@@ -168,7 +168,7 @@ ROUTES: Final = (
     Route(
         "POST",
         "/v1/leases/{lease}/attach",
-        "attach_lease",
+        "leases.attach",
         "Say which server a lease is for that was asked for without one: such as the one that was made with the hint "
         "``numa_ext_lease``. It is attached where that runs.",
         {202: answers.LEASE},
@@ -181,7 +181,7 @@ ROUTES: Final = (
     Route(
         "POST",
         "/v1/leases/{lease}/release",
-        "release_lease",
+        "leases.release",
         "End a lease. What it holds is free when the host of its GPU serves it no more.",
         {202: answers.LEASE},
         _NO_LEASE | {409: "the lease has ended, or is stored in a form of another release"},
@@ -189,7 +189,7 @@ ROUTES: Final = (
     Route(
         "POST",
         "/v1/leases/{lease}/requeue",
-        "requeue_lease",
+        "leases.requeue",
         "Release a lease that is LOST, for its GPU's host is silent, and ask for the same of any other host; the "
         "answer is the new lease, the same one each time. It is not checked against limits of the project again. What "
         "the old one holds is free when its host reports that it serves it no more.",
@@ -202,7 +202,7 @@ ROUTES: Final = (
     Route(
         "GET",
         "/v1/hosts/{host}/leases",
-        "host_leases",
+        "hosts.leases",
         "Show what a host is to do for leases: an agent asks its own.",
         {200: answers.HOST_LEASES},
         _RECOVERS,
@@ -210,7 +210,7 @@ ROUTES: Final = (
     Route(
         "POST",
         "/v1/hosts/{host}/leases",
-        "report_leases",
+        "hosts.report",
         "Report what a host does for leases; the answer is what it is to do. An epoch that a GPU's host reports is "
         "acknowledged: it serves no client of an older one any more.",
         {200: answers.HOST_LEASES},
@@ -220,7 +220,7 @@ ROUTES: Final = (
     Route(
         "PUT",
         "/v1/scaling/{group}",
-        "set_scaling",
+        "scaling.set",
         "Have a server group observed: what it would need is decided for each period of its source, and nothing is "
         "carried out. What was decided by other settings is deleted.",
         {200: answers.SCALING},
@@ -230,7 +230,7 @@ ROUTES: Final = (
     Route(
         "GET",
         "/v1/scaling/{group}",
-        "show_scaling",
+        "scaling.show",
         "Show an elastic group.",
         {200: answers.SCALING},
         _NO_SCALING,
@@ -238,7 +238,7 @@ ROUTES: Final = (
     Route(
         "GET",
         "/v1/scaling/{group}/decisions",
-        "scaling_decisions",
+        "scaling.decisions",
         "List what was decided on an elastic group.",
         {200: answers.SCALING_DECISIONS},
         _NO_SCALING,
@@ -250,7 +250,7 @@ ROUTES: Final = (
     Route(
         "POST",
         "/v1/scaling/{group}/pause",
-        "pause_scaling",
+        "scaling.pause",
         "Decide nothing on an elastic group until it is resumed.",
         {200: answers.SCALING},
         _NO_SCALING,
@@ -258,7 +258,7 @@ ROUTES: Final = (
     Route(
         "POST",
         "/v1/scaling/{group}/resume",
-        "resume_scaling",
+        "scaling.resume",
         "Decide on an elastic group again, on the periods that were missed, too.",
         {200: answers.SCALING},
         _NO_SCALING,
@@ -266,7 +266,7 @@ ROUTES: Final = (
     Route(
         "GET",
         "/v1/groups/{group}/topology",
-        "topology",
+        "topology.show",
         "Show which servers of a server group share a leaf, a pod or the fabric: what is so at this moment. Nodes have "
         "hashes of their names, the same in all groups of a project, and others in each project. Of several fabrics it "
         "is the first one, by its name, that has a server of the group.",
@@ -288,7 +288,7 @@ ROUTES: Final = (
     Route(
         "GET",
         "/v1/limits",
-        "limits",
+        "limits.show",
         "Show what the project's jobs and leases use of its limits.",
         {200: answers.LIMITS},
     ),

@@ -2,7 +2,7 @@
 """Where servers hang on a fabric, as Placement knows it: with the service's credentials, for users see no hosts."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from nova_numa_ext.fabrics import PlacementFabrics
 from nova_numa_ext.orchestrator.cloud.asking import SilentError
@@ -21,6 +21,13 @@ class Cabling(NamedTuple):
     fabric: str
     levels: tuple[str, ...]
     nodes: tuple[tuple[str, ...], ...]
+
+
+class CablingOf(Protocol):
+    """Where servers hang on fabrics."""
+
+    def of(self, servers: Sequence[str]) -> Cabling | None:
+        """Return where servers hang, by their uuids; None: on no fabric."""
 
 
 class ServerCabling:

@@ -158,6 +158,10 @@ class UserCloud(Protocol):
         """Take a trust back; one that is not there is taken back."""
 
 
+CloudOf = Callable[[Mapping[str, Any]], UserCloud]
+"""WSGI environment of a request -> the cloud, asked with the token of its user."""
+
+
 class UserClouds:
     """Makes clouds of requests' tokens.
 

@@ -34,10 +34,9 @@ from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database, DatabaseError
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.leader import Election
-from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
-from nova_numa_ext.orchestrator.store.recovery import Recovery
 from nova_numa_ext.orchestrator.store.scaling import ScalingGroups, ScalingSource
+from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.elastic.following import follow
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
@@ -230,18 +229,12 @@ def client_of(jobs, cloud, queue=None, rules=(), tell=no_receiver, **options):
     conf([], default_config_files=[])
     enforcer.register_defaults(policies.RULES)
     enforcer.set_rules(policy.Rules.from_dict(dict(rules)), overwrite=False, use_conf=True)
-    ended = EndedTrusts(jobs._database)
     made = app.make(
-        jobs,
-        ended,
+        replace(Stores.of(jobs._database), jobs=jobs),
         enforcer,
         lambda _environ: cloud,
+        cloud,
         ApiOptions(**{"topology_key": KEY, **options}),
-        leases=Leases(jobs._database),
-        lease_hosts=LeaseHosts(jobs._database),
-        recovery=Recovery(jobs._database),
-        scaling=ScalingGroups(jobs._database),
-        cabling=cloud,
         queue=queue,
         tell=tell,
     )

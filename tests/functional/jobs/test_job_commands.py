@@ -36,11 +36,9 @@ from nova_numa_ext.orchestrator.conf import ApiOptions
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Jobs
-from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
-from nova_numa_ext.orchestrator.store.recovery import Recovery
 from nova_numa_ext.orchestrator.store.scaling import ScalingGroups, ScalingSource
-from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
+from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.policy.elastic.following import follow
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.elastic.trace import read_trace
@@ -115,18 +113,12 @@ def client(jobs):
     enforcer = policy.Enforcer(conf)
     conf([], default_config_files=[])
     enforcer.register_defaults(policies.RULES)
-    database = jobs._database
     made = app.make(
-        jobs,
-        EndedTrusts(database),
+        Stores.of(jobs._database),
         enforcer,
         lambda _environ: CLOUD,
+        SimpleNamespace(of=lambda _: Cabling("f", ("leaf", "pod"), (("l", "p"),) * 2)),
         ApiOptions(topology_key="k" * 32),
-        leases=Leases(database),
-        lease_hosts=LeaseHosts(database),
-        recovery=Recovery(database),
-        scaling=ScalingGroups(database),
-        cabling=SimpleNamespace(of=lambda _: Cabling("f", ("leaf", "pod"), (("l", "p"),) * 2)),
     )
     return made.test_client()
 

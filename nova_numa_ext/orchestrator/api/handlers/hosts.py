@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests of hosts: the leases that they serve or use, and their reports."""
+
+import logging
+from typing import Any, Final
+
+import flask
+
+from nova_numa_ext.orchestrator.api import bodies, policies, request, views
+from nova_numa_ext.orchestrator.api.handlers import unreadable_leases
+from nova_numa_ext.orchestrator.api.refusals import RefusedRequestError
+from nova_numa_ext.orchestrator.api.rights import Rights
+from nova_numa_ext.orchestrator.api.schemas import check_report
+from nova_numa_ext.orchestrator.store.actor import Actor
+from nova_numa_ext.orchestrator.store.database import LostRaceError
+from nova_numa_ext.orchestrator.store.leases import StoredLease
+from nova_numa_ext.orchestrator.store.stores import Stores
+from nova_numa_ext.policy.remote_gpu.leases import LeaseState
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class HostHandlers:
+    """Answers them."""
+
+    def __init__(self, stores: Stores, rights: Rights) -> None:
+        self._stores = stores
+        self._rights = rights
+
+    def leases(self, host: str) -> Any:
+        self._rights.allow_host(request.asking(), policies.HOST_LEASES, host)
+        return views.host_leases(self._leases_of(host), host)
+
+    def report(self, host: str) -> Any:
+        asking = request.asking()
+        self._rights.allow_host(asking, policies.HOST_REPORT, host)
+        report = check_report(bodies.parsed(flask.request.get_data()))
+        serves = {each["id"]: each for each in report["serves"]}
+        ended = {each["id"]: each["epoch"] for each in report["ended"]}
+        kept = report if self._stores.recovery.recovering() else None
+        # It lives, whatever becomes of the rest; of what it has, an old database is made whole.
+        self._stores.lease_hosts.report(host, report["servers"], kept)
+        for lease in self._leases_of(host):
+            served, actor = lease.lease.epoch_at(host) is not None, Actor(asking.user)
+            try:
+                if served and lease.uuid in serves:
+                    epoch, address = serves[lease.uuid]["epoch"], serves[lease.uuid]["address"]
+                    self._stores.leases.acknowledge(lease, host, epoch, address, actor)
+                elif served and lease.uuid in ended:
+                    self._stores.leases.fail(lease, host, ended[lease.uuid], actor)
+                elif lease.uuid in ended and lease.state is LeaseState.RELEASING:
+                    self._stores.leases.acknowledge(lease, host, ended[lease.uuid], "", actor)
+            except LostRaceError as error:
+                _LOG.info("lease %s: %s", lease.uuid, error)  # it is reported again
+        return views.host_leases(self._leases_of(host), host)
+
+    def _leases_of(self, host: str) -> list[StoredLease]:
+        """Return a host's leases.
+
+        :raises RefusedRequestError: the database is an old one, or a lease is of another release
+        """
+        if self._stores.recovery.recovering():
+            raise RefusedRequestError(503, "The database recovers: leases run on as they are.")
+        return self._stores.leases.of_host(host, unreadable_leases.refuse)

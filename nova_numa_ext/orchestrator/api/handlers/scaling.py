@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests about elastic groups."""
+
+from typing import Any
+
+import flask
+
+from nova_numa_ext.orchestrator.api import bodies, policies, request, views
+from nova_numa_ext.orchestrator.api.refusals import RefusedRequestError
+from nova_numa_ext.orchestrator.api.rights import Rights
+from nova_numa_ext.orchestrator.api.routes import MOST_ROWS, ROWS
+from nova_numa_ext.orchestrator.api.schemas import check_scaling
+from nova_numa_ext.orchestrator.cloud.user import CloudOf
+from nova_numa_ext.orchestrator.store.scaling import StoredScaling
+from nova_numa_ext.orchestrator.store.stores import Stores
+
+
+class ScalingHandlers:
+    """Answers them."""
+
+    def __init__(self, stores: Stores, rights: Rights, cloud: CloudOf) -> None:
+        self._stores = stores
+        self._rights = rights
+        self._cloud = cloud
+
+    def set(self, uuid: str) -> Any:
+        asking = request.asking()
+        self._rights.allow(asking, policies.SCALING_SET)
+        settings, source = check_scaling(bodies.parsed(flask.request.get_data()))
+        project = self._cloud(flask.request.environ).server_group(uuid)
+        if project is None or not self._rights.may(asking, policies.SCALING_SET, project):
+            raise RefusedRequestError(404, f"There is no server group {uuid}.")
+        group = self._stores.scaling.set(uuid, project, asking.user, settings, source)
+        return self._shown(group)
+
+    def show(self, uuid: str) -> Any:
+        return self._shown(self._group(uuid, policies.SCALING_SHOW))
+
+    def decisions(self, uuid: str) -> Any:
+        self._group(uuid, policies.SCALING_SHOW)
+        found = self._stores.scaling.decisions(
+            uuid, after=request.seconds("marker"), limit=request.number("limit", ROWS, 1, MOST_ROWS)
+        )
+        return {"decisions": found}
+
+    def pause(self, uuid: str) -> Any:
+        return self._paused(uuid, paused=True)
+
+    def resume(self, uuid: str) -> Any:
+        return self._paused(uuid, paused=False)
+
+    def _paused(self, uuid: str, *, paused: bool) -> Any:
+        asking = request.asking()
+        self._group(uuid, policies.SCALING_PAUSE)
+        group = self._stores.scaling.pause(uuid, asking.user, paused=paused)
+        if group is None:
+            raise _no_scaling(uuid)
+        return self._shown(group)
+
+    def _group(self, uuid: str, rule: str) -> StoredScaling:
+        """Return an elastic group; see :meth:`.rights.Rights.readable`."""
+        return self._rights.readable(
+            self._stores.scaling.read, uuid, policies.SCALING_SHOW, rule, _no_scaling(uuid)
+        )
+
+    def _shown(self, group: StoredScaling) -> dict[str, Any]:
+        return {"scaling": views.scaling(group, self._stores.scaling.last_decision(group))}
+
+
+def _no_scaling(uuid: str) -> RefusedRequestError:
+    return RefusedRequestError(404, f"There is no elastic group {uuid}.")

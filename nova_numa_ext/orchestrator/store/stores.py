@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All stores of one database."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from nova_numa_ext.orchestrator.store.database import Database
+from nova_numa_ext.orchestrator.store.jobs import Jobs
+from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
+from nova_numa_ext.orchestrator.store.leases import Leases
+from nova_numa_ext.orchestrator.store.recovery import Recovery
+from nova_numa_ext.orchestrator.store.scaling import ScalingGroups
+from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """The stores of a database, by what they keep."""
+
+    jobs: Jobs
+    ended_trusts: EndedTrusts
+    leases: Leases
+    lease_hosts: LeaseHosts
+    scaling: ScalingGroups
+    recovery: Recovery
+
+    @classmethod
+    def of(cls, database: Database) -> Self:
+        """Return those of a database."""
+        return cls(
+            Jobs(database),
+            EndedTrusts(database),
+            Leases(database),
+            LeaseHosts(database),
+            ScalingGroups(database),
+            Recovery(database),
+        )
