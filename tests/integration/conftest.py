@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.cloud import LabCloud, LabHost
+from tests.integration.jobs import LabJobs
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +31,14 @@ def cloud(running_cloud: LabCloud) -> Iterator[LabCloud]:
     mine = running_cloud.of_one_test()
     yield mine
     mine.end()
+
+
+@pytest.fixture
+def jobs(cloud: LabCloud) -> Iterator[LabJobs]:
+    """The job service; jobs that the test submits end with it, and what it has stopped runs again."""
+    made = LabJobs(cloud)
+    yield made
+    made.end()
 
 
 @pytest.fixture

@@ -30,14 +30,6 @@ TOPO_P = {"numa_ext:tier": "BE", "numa_ext:gpu_policy": "topo_p", "numa_ext:gpu_
 
 
 @pytest.fixture
-def jobs(cloud: LabCloud) -> Iterator[LabJobs]:
-    """The job service; jobs that the test submits end with it, and what it has stopped runs again."""
-    made = LabJobs(cloud)
-    yield made
-    made.end()
-
-
-@pytest.fixture
 def gpus(cloud: LabCloud) -> str:
     """A flavor of which one server has a place in the whole cloud."""
     most = max(len(host.emulated.shape.gpu_nodes) for host in cloud.hosts.values())

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every panel of the dashboards has series of the lab's own components, in a real Prometheus."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from tests.integration.cloud import LabCloud, LabHost
+from tests.integration.jobs import LabJobs, part
+from tests.support.prometheus_server import BOARDS, VARIABLES, prometheus_server
+
+LC = {
+    "hw:cpu_policy": "dedicated",
+    "hw:numa_nodes": "1",
+    "numa_ext:tier": "LC",
+    "numa_ext:slo_p99_us": "1000",
+    "resources:CUSTOM_RDT_CLOS": "1",
+    "resources_NODE:CUSTOM_LLC_WAY": "4",
+}
+INTERVAL_S = 10  # a scrape of an emulated host takes seconds
+# Panels that the lab has no series for, with what it lacks.
+LACKS: dict[str, set[str]] = {}
+
+
+@contextmanager
+def mirrored(host: LabHost, port: int) -> Iterator[str]:
+    """Show the metrics of a host's agent, which listens on its loopback, on ours; yields the address."""
+
+    class Mirror(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            page = host.run(f"curl -s http://127.0.0.1:{port}{self.path}").encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *_: object) -> None:
+            """Prometheus says itself what it did not get."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Mirror)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.long
+def test_every_panel_shows_the_lab(
+    cloud: LabCloud, h1: LabHost, jobs: LabJobs, tmp_path: Path
+) -> None:
+    """While two servers run, one was refused and a job runs."""
+    ports = cloud.settings.ports
+    lc = cloud.boot(cloud.flavor(LC, vcpus=2), "--host", "h1")
+    be = cloud.flavor({"numa_ext:tier": "BE"})
+    h1.all_enforced([lc.id, cloud.boot(be, "--host", "h1").id])
+    jobs.submit(part("one", be))
+    with (
+        mirrored(h1, ports.agent_metrics) as agent,
+        prometheus_server(
+            tmp_path,
+            {
+                "numa-host-agent": [agent],
+                "numa-ext-scheduler": [f"127.0.0.1:{ports.scheduler_metrics}"],
+                "numa-ext-engine": [f"127.0.0.1:{ports.engine_metrics(n)}" for n in (0, 1)],
+            },
+            INTERVAL_S,
+            patience_s=300,
+        ) as prometheus,
+    ):
+        refused = cloud.settled(cloud.create(cloud.flavor(LC, vcpus=64), "--host", "h1"))
+        assert refused.status == "ERROR"
+        assert lc.id in prometheus.values(*VARIABLES["$server"])
+        assert agent in prometheus.values(*VARIABLES["$instance"])
+        empty = {
+            f"{board}: {title}: {expression}"
+            for board in BOARDS
+            for title, expression in prometheus.empty_panels(
+                board, "3m", instance=agent, server=lc.id
+            )
+        }
+    assert empty == set().union(*LACKS.values())
