@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack numa group scaling set``, ``show``, ``pause``, ``resume`` and ``replay``."""
+"""``openstack numa group scaling set``, ``list``, ``show``, ``delete``, ``pause``, ``resume`` and ``replay``."""
 
 import argparse
 import json
@@ -11,6 +11,7 @@ from typing import Any, Final, TextIO
 
 from osc_lib.cli.format_columns import DictColumn
 from osc_lib.command import command
+from osc_lib.exceptions import CommandError
 
 from nova_numa_ext.cli import formatting
 from nova_numa_ext.cli.jobs_client import JobsClient, Scaling
@@ -21,7 +22,7 @@ from nova_numa_ext.policy.elastic.settings import ScalingSettings, literal
 from nova_numa_ext.policy.elastic.terms import sentence
 from nova_numa_ext.policy.elastic.trace import TRACE_COLUMNS, read_trace
 from nova_numa_ext.simulator.elastic import plots
-from placement_traits.errors import CapabilityMissingError, InvalidValueError
+from placement_traits.errors import CapabilityMissingError, InvalidValueError, NumaExtError
 
 _DEFAULTS: Final = ScalingSettings(1.0)
 _COLUMNS: Final = (
@@ -65,6 +66,54 @@ class SetScaling(command.ShowOne):  # type: ignore[misc]
             settings["granularity"] = list(_grid(parsed_args.granularity).sides)
         body = {"settings": settings, "source": {"csv": parsed_args.csv}}
         return _shown(_client(self).set_scaling(parsed_args.group, body))
+
+
+class ListScaling(command.Lister):  # type: ignore[misc]
+    """List elastic groups, in the order in which they were set first."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the filter."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--all-projects", action="store_true", help="Groups of all projects (admin or service)"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows."""
+        found = _client(self).scaling_groups(all_projects=parsed_args.all_projects)
+        return ("Server group", "Mode", "Paused", "Project", "Changed", "Trouble"), [
+            (
+                each["id"],
+                each["mode"],
+                each["paused"],
+                each["project_id"],
+                _time(each["changed_at"]),
+                formatting.folded(each["trouble"], parsed_args),
+            )
+            for each in found
+        ]
+
+
+class DeleteScaling(command.Command):  # type: ignore[misc]
+    """Observe server groups no more, and delete what was decided on them; their servers stay as they are."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the groups."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("group", metavar="<group>", nargs="+", help="Server group, by id")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Delete each; one that refuses leaves the others to be deleted."""
+        refused = []
+        for group in parsed_args.group:
+            try:
+                _client(self).delete_scaling(group)
+            except NumaExtError as error:
+                refused.append(str(error))
+        if refused:
+            raise CommandError("; ".join(refused))
 
 
 class ShowScaling(command.ShowOne):  # type: ignore[misc]
@@ -193,8 +242,12 @@ def _shown(scaling: Scaling) -> tuple[Any, Any]:
         "last_decision": last and f"{last['at_s']:g} s: {last['change']:+d}, {last['why']}",
     }
     for key in ("created_at", "changed_at"):
-        values[key] = f"{datetime.fromtimestamp(values[key], UTC):%Y-%m-%dT%H:%M:%SZ}"
+        values[key] = _time(values[key])
     return tuple(values), tuple(values.values())
+
+
+def _time(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _write_log(lines: Iterable[Mapping[str, Any]], file: TextIO) -> None:

@@ -182,6 +182,21 @@ class JobsClient:
         """
         return self._scaling("PUT", group, json={"scaling": scaling})
 
+    def scaling_groups(self, *, all_projects: bool = False) -> Iterator[Scaling]:
+        """Yield elastic groups, in the order in which they were set first."""
+        query = [("limit", str(_PAGE))] + ([("all_projects", "true")] if all_projects else [])
+        marker: list[tuple[str, str]] = []
+        while True:
+            found = self._asked("GET", "/v1/scaling", params=[*query, *marker])["scaling"]
+            yield from found
+            if len(found) < _PAGE:
+                return
+            marker = [("marker", found[-1]["id"])]
+
+    def delete_scaling(self, group: str) -> None:
+        """Have an elastic group and the decisions on it deleted."""
+        self._sent("DELETE", f"/v1/scaling/{quote(group, safe='')}")
+
     def scaling(self, group: str) -> Scaling:
         """Return an elastic group."""
         return self._scaling("GET", group)
@@ -222,6 +237,10 @@ class JobsClient:
         return found
 
     def _asked(self, method: str, path: str, **options: Any) -> Any:
+        return self._sent(method, path, **options).json()
+
+    def _sent(self, method: str, path: str, **options: Any) -> Any:
+        """Return the answer to a request, which is one of success."""
         try:
             answer = self._adapter.request(
                 path, method, microversion=_VERSION, raise_exc=False, **_AGAIN, **options
@@ -235,7 +254,7 @@ class JobsClient:
             raise ServiceUnavailableError(f"The job service: {cut(str(error))}") from error
         if answer.status_code >= 400:
             raise _error(answer)
-        return answer.json()
+        return answer
 
 
 def _error(answer: Any) -> NumaExtError:

@@ -252,6 +252,20 @@ SCALING: Final = _object(
     )
 )
 
+SCALING_GROUPS: Final = _object(
+    scaling=_array(
+        _object(
+            id=_text("uuid of the server group"),
+            project_id=_text("whose it is"),
+            mode={"enum": ["observe"], "description": "decisions are stored, and not carried out"},
+            paused=_flag("nothing is decided"),
+            trouble=_text("why nothing can be decided; empty: it can"),
+            changed_at=_time("when an operator has changed it last"),
+        ),
+        "in the order in which they were set first",
+    )
+)
+
 SCALING_DECISIONS: Final = _object(
     decisions=_array(
         _object(

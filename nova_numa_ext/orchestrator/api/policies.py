@@ -31,6 +31,9 @@ LEASE_REQUEUE: Final = "numa_ext:leases:requeue"
 HOST_LEASES: Final = "numa_ext:hosts:leases:list"
 HOST_REPORT: Final = "numa_ext:hosts:leases:report"
 SCALING_SET: Final = "numa_ext:scaling:set"
+SCALING_DELETE: Final = "numa_ext:scaling:delete"
+SCALING_LIST: Final = "numa_ext:scaling:list"
+SCALING_LIST_ALL: Final = "numa_ext:scaling:list:all_projects"
 SCALING_SHOW: Final = "numa_ext:scaling:show"
 SCALING_PAUSE: Final = "numa_ext:scaling:pause"
 TOPOLOGY: Final = "numa_ext:groups:topology"
@@ -157,6 +160,24 @@ RULES: Final = (
         "role:admin",
         "Say what an elastic group is sized by. Only administrators may: its source is a file of the controllers.",
         ("PUT", "/v1/scaling/{group}"),
+    ),
+    _rule(
+        SCALING_DELETE,
+        "role:admin",
+        "Delete an elastic group and the decisions on it. A member can pause it, and could not set it again.",
+        ("DELETE", "/v1/scaling/{group}"),
+    ),
+    _rule(
+        SCALING_LIST,
+        f"({_READER}) or {_EVERYWHERE}",
+        "List elastic groups of the project.",
+        ("GET", "/v1/scaling"),
+    ),
+    _rule(
+        SCALING_LIST_ALL,
+        _EVERYWHERE,
+        "List elastic groups of all projects.",
+        ("GET", "/v1/scaling?all_projects=true"),
     ),
     _rule(
         SCALING_SHOW,

@@ -229,6 +229,28 @@ ROUTES: Final = (
     ),
     Route(
         "GET",
+        "/v1/scaling",
+        "scaling.find",
+        "List the project's elastic groups.",
+        {200: answers.SCALING_GROUPS},
+        queries=(
+            _LIMIT,
+            Query(
+                "marker", "only groups after this one", "uuid of the last group of the page before"
+            ),
+            Query("all_projects", "groups of all projects", "``true`` or ``false``"),
+        ),
+    ),
+    Route(
+        "DELETE",
+        "/v1/scaling/{group}",
+        "scaling.delete",
+        "Observe a server group no more; what was decided on it is deleted. The servers stay as they are.",
+        {204: {}},
+        {404: _NO_SCALING[404]},
+    ),
+    Route(
+        "GET",
         "/v1/scaling/{group}",
         "scaling.show",
         "Show an elastic group.",

@@ -13,7 +13,7 @@ from typing import Any, Final
 from nova_numa_ext.orchestrator.api.schemas import SCALING
 from nova_numa_ext.orchestrator.conf import ApiOptions
 from nova_numa_ext.orchestrator.store.leases import StoredLease
-from nova_numa_ext.orchestrator.store.scaling import StoredScaling
+from nova_numa_ext.orchestrator.store.scaling import ListedScaling, StoredScaling
 from nova_numa_ext.orchestrator.store.stored_job import Event, NewJob, StoredJob, StoredPart
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.jobs.terms import for_tenants, sentence
@@ -142,6 +142,18 @@ def _served(found: StoredLease) -> dict[str, Any]:
         "service_level": found.asked.level,
         "api": found.asked.api,
         "network_mbps": found.asked.network_mbps,
+    }
+
+
+def listed_scaling(found: ListedScaling) -> dict[str, Any]:
+    """Return an elastic group in a list."""
+    return {
+        "id": found.uuid,
+        "project_id": found.project,
+        "mode": "observe",
+        "paused": found.paused,
+        "trouble": found.trouble,
+        "changed_at": found.changed_at,
     }
 
 

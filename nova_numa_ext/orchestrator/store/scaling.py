@@ -65,6 +65,23 @@ class StoredScaling:
     changed_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class ListedScaling:
+    """An elastic group in a list, whatever release has stored it.
+
+    :param uuid: of its server group
+    :param project: whose the server group is
+    :param paused: nothing is decided on it
+    :param trouble: why nothing can be decided on it; '': it can
+    """
+
+    uuid: str
+    project: str
+    paused: bool
+    trouble: str
+    changed_at: float
+
+
 class ScalingGroups:
     """The tables ``scaling_group`` and ``scaling_decision``.
 
@@ -128,6 +145,39 @@ class ScalingGroups:
 
         row = self._database.again(stored)
         return None if row is None else _read(row)
+
+    def delete(self, uuid: str) -> bool:
+        """Forget a group and the decisions on it, in whatever form it is stored; return whether there was one."""
+        group, decision = tables.scaling_group, tables.scaling_decision
+
+        def deleted(connection: Connection) -> bool:
+            query = select(group.c.id).where(group.c.uuid == uuid)
+            number = connection.execute(query).scalar_one_or_none()
+            if number is None:
+                return False
+            connection.execute(delete(decision).where(decision.c.group_id == number))
+            return bool(connection.execute(delete(group).where(group.c.id == number)).rowcount)
+
+        return self._database.again(deleted)
+
+    def find(
+        self, *, project: str | None = None, after: str | None = None, limit: int | None = None
+    ) -> list[ListedScaling]:
+        """Return groups in the order in which they were set first.
+
+        :param project: only those of a project
+        :param after: uuid of the last group of the page before; of one that is not there nothing comes after
+        :param limit: so many at most
+        """
+        group = tables.scaling_group
+        query = select(group).order_by(group.c.id).limit(limit)
+        if project is not None:
+            query = query.where(group.c.project_id == project)
+        if after is not None:
+            marker = select(group.c.id).where(group.c.uuid == after)
+            query = query.where(group.c.id > marker.scalar_subquery())
+        with self._database.transaction() as connection:
+            return list(map(_listed, connection.execute(query).all()))
 
     def read(self, uuid: str) -> StoredScaling | None:
         """Return a group, None when there is none.
@@ -238,6 +288,14 @@ def _read(row: Row[Any]) -> StoredScaling:
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         raise UnreadableError("Elastic group", row.uuid, row.project_id, why) from error
+
+
+def _listed(row: Row[Any]) -> ListedScaling:
+    try:
+        trouble = _read(row).trouble
+    except UnreadableError:
+        trouble = "It is stored in a form of another release."
+    return ListedScaling(row.uuid, row.project_id, row.paused, trouble, row.changed_at)
 
 
 def _understood(row: Row[Any]) -> StoredScaling:

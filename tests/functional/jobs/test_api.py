@@ -436,7 +436,11 @@ ROUTES = {
     "report": ("POST", "/v1/hosts/g1/leases"),
     "not there": ("GET", "/v1/jobs/none"),
     "scaling": ("PUT", "/v1/scaling/{group}"),
+    "groups": ("GET", "/v1/scaling"),
+    "all groups": ("GET", "/v1/scaling?all_projects=true"),
     "a group": ("GET", "/v1/scaling/{group}"),
+    "no more": ("DELETE", "/v1/scaling/{group}"),
+    "none": ("DELETE", "/v1/scaling/none"),
     "decisions": ("GET", "/v1/scaling/{group}/decisions"),
     "pause": ("POST", "/v1/scaling/{group}/pause"),
     "resume": ("POST", "/v1/scaling/{group}/resume"),
@@ -469,7 +473,11 @@ TABLE = """
                report      403    403    403   403     403   403            403     403    401
                not there   404    404    404   404     404   404            403     403    401
                scaling     403    403    200   403     403   403            403     403    401
+               groups      200    200    200   200     200   200            403     403    401
+               all groups  403    403    200   200     403   403            403     403    401
                a group     200    200    200   200     404   404            403     403    401
+               no more     403    403    204   403     403   403            403     403    401
+               none        403    403    404   403     403   403            403     403    401
                decisions   200    200    200   200     404   404            403     403    401
                pause       403    200    200   403     404   403            403     403    401
                resume      403    200    200   403     404   403            403     403    401
@@ -1403,6 +1411,32 @@ def test_a_group_is_set_shown_paused_and_resumed(client, jobs):
     assert client.post(f"{path}/pause", headers=MEMBER).json["scaling"]["paused"]
     resumed = client.post(f"{path}/resume", headers=MEMBER).json["scaling"]
     assert (resumed["paused"], resumed["user_id"]) == (False, "user-1")
+
+
+def test_groups_are_listed_page_by_page_and_deleted(client, jobs):
+    """One of another release, too: an operator gets rid of it."""
+    groups, path = ScalingGroups(jobs._database), "/v1/scaling"
+    names = [f"{number}{GROUP[1:]}" for number in range(3)]
+    for name in names:
+        groups.set(name, "project-1", "u", ScalingSettings(35.0), ScalingSource("web.csv"))
+    groups.set(GROUP, "project-2", "u", ScalingSettings(35.0), ScalingSource("web.csv"))
+    with jobs._database.transaction() as connection:
+        mine = tables.scaling_group.c.uuid == names[1]
+        connection.execute(tables.scaling_group.update().where(mine).values(settings={"alpha": 1}))
+
+    def listed(query, who):
+        return [each["id"] for each in client.get(f"{path}?{query}", headers=who).json["scaling"]]
+
+    assert listed("", READER) == names
+    assert listed(f"limit=1&marker={names[0]}", READER) == [names[1]]
+    assert listed("all_projects=true", ADMIN) == [*names, GROUP]
+    troubles = [each["trouble"] for each in client.get(path, headers=READER).json["scaling"]]
+    assert troubles == ["", "It is stored in a form of another release.", ""]
+    for name in (names[1], GROUP):
+        assert client.delete(f"{path}/{name}", headers=ADMIN).status_code == 204
+        refused = client.delete(f"{path}/{name}", headers=ADMIN)
+        assert (refused.status_code, detail(refused)) == (404, f"There is no elastic group {name}.")
+    assert listed("all_projects=true", ADMIN) == [names[0], names[2]]
 
 
 def test_decisions_are_listed_page_by_page(client, jobs):

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from cliff.lister import Lister
 from keystoneauth1.exceptions import ConnectFailure, EndpointNotFound
+from osc_lib.exceptions import CommandError
 from oslo_config import cfg
 from oslo_policy import policy
 
@@ -438,7 +439,7 @@ def test_a_lease_is_asked_for_listed_shown_and_released(shell, client):
     assert (row["State"], row["Why"]) == ("releasing", "released by user-1")
 
 
-def test_an_elastic_group_is_set_shown_paused_and_resumed(shell, client, jobs, tmp_path):
+def test_an_elastic_group_is_set_shown_paused_resumed_and_deleted(shell, client, jobs, tmp_path):
     """Only administrators set one: its source is a file of the controllers."""
     words = [GROUP, "--csv", "web.csv", "--objective-ms", "35", "--granularity", "100,100,5"]
     words += ["--least", "2", "-f", "json"]
@@ -469,6 +470,14 @@ def test_an_elastic_group_is_set_shown_paused_and_resumed(shell, client, jobs, t
     assert (paused["paused"], resumed["paused"]) == (True, False)
     with pytest.raises(JobRefusedError, match="There is no elastic group none"):
         shell(group_scaling.PauseScaling, "none")
+
+    (row,) = json.loads(shell(group_scaling.ListScaling, "-f", "json")[1])
+    assert (row["Server group"], row["Paused"], row["Trouble"]) == (GROUP, False, "")
+    with pytest.raises(CommandError, match="There is no elastic group none"):
+        shell(group_scaling.DeleteScaling, "none", GROUP, adapter=admin)
+    everywhere = shell(group_scaling.ListScaling, "--all-projects", "-f", "json", adapter=admin)[1]
+    assert json.loads(everywhere) == []
+    assert groups.last_decision(stored) is None
 
 
 def test_a_long_log_is_read_page_by_page(client, jobs, monkeypatch):

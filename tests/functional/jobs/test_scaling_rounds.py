@@ -182,6 +182,22 @@ def test_a_pause_ends_its_process_and_what_was_missed_is_decided_later(observing
     assert observing.groups.pause("none", "user-2", paused=True) is None
 
 
+def test_a_group_that_is_deleted_ends_its_process_and_leaves_no_decision(observing):
+    observing.set()
+    observing.write(lines(0, 5))
+    observing.go()
+    closed = Models.closed
+    assert observing.groups.delete(GROUP)
+    observing.go()
+    assert Models.closed == closed + 1
+    assert (observing.groups.counts(), observing.troubles) == ((0, 0, 0), [])
+    observing.set()
+    assert observing.log() == []
+    observing.go()
+    assert len(observing.log()) == 5
+    assert not observing.groups.delete("none")
+
+
 def test_other_settings_begin_another_log(observing):
     observing.set()
     observing.write(lines())

@@ -47,7 +47,7 @@ SERVER = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
 OF_JOB_SERVICE = (
     "job ",
     "lease ",
-    *(f"group scaling {each}" for each in ("set", "show", "pause", "resume")),
+    *(f"group scaling {each}" for each in ("set", "list", "show", "delete", "pause", "resume")),
 )
 BE = {"numa_ext:tier": "BE"}
 

@@ -33,6 +33,24 @@ class ScalingHandlers:
         group = self._stores.scaling.set(uuid, project, asking.user, settings, source)
         return self._shown(group)
 
+    def find(self) -> Any:
+        asking = request.asking()
+        everywhere = request.flag("all_projects")
+        rule = policies.SCALING_LIST_ALL if everywhere else policies.SCALING_LIST
+        self._rights.allow(asking, rule)
+        found = self._stores.scaling.find(
+            project=None if everywhere else asking.project,
+            after=flask.request.args.get("marker"),
+            limit=request.number("limit", ROWS, 1, MOST_ROWS),
+        )
+        return {"scaling": list(map(views.listed_scaling, found))}
+
+    def delete(self, uuid: str) -> Any:
+        self._rights.allow(request.asking(), policies.SCALING_DELETE)
+        if not self._stores.scaling.delete(uuid):
+            raise _no_scaling(uuid)
+        return "", 204
+
     def show(self, uuid: str) -> Any:
         return self._shown(self._group(uuid, policies.SCALING_SHOW))
 
