@@ -16,6 +16,7 @@ from tests.support.polling import until
 
 SCRIPT = """
 import contextlib, os, socket, sys, threading
+from pathlib import Path
 def serve(port):
     with socket.create_server(("127.0.0.1", port)) as listening:
         while True:
@@ -25,7 +26,7 @@ def serve(port):
                 while data := client.recv(100):
                     client.sendall(data)
 first = int(sys.argv[1])
-open("served", "w").write("")
+Path(__file__).with_name("served").touch()
 threading.Thread(target=serve, args=(first + 1,), daemon=True).start()
 serve(first)
 """
@@ -172,7 +173,7 @@ def cmdline(pid):
 
 
 def test_a_server_serves_when_its_probe_says_so_and_one_that_ends_never(folder):
-    declare(folder, "asked", SCRIPT, '["/usr/bin/test", "-e", "served"]')
+    declare(folder, "asked", SCRIPT, f'["/usr/bin/test", "-e", "{folder}/served"]')
     gpus = GpuHostProcesses(folder, "asked")
     gpus.serve()
     assert (folder / "served").exists()

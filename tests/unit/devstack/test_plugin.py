@@ -220,9 +220,9 @@ def test_the_job_service_has_its_user_its_tables_and_its_endpoint(machine: Machi
     assert first[:2] == ["database", "python"], "tables before what needs them"
     assert first.index("run_process") > 1
     (words,) = {call for call in run.of("python") if "manage" in call}
-    assert manage._parser().parse_args(words.split()[3:]).config_file == [
-        str(machine.root / JOBS_CONF)
-    ]
+    options_of_manage = words.split("nova_numa_ext.orchestrator.manage ")[1]
+    parsed = manage._parser().parse_args(options_of_manage.split())
+    assert parsed.config_file == [str(machine.root / JOBS_CONF)]
     found = options(machine.root / JOBS_CONF)
     told = {key: found["placement", key] for key in ("username", "password", "project_name")}
     assert told == {
