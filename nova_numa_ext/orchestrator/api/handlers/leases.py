@@ -119,7 +119,7 @@ class LeaseHandlers:
         return {"lease": views.lease(lease, internals=internals)}
 
     def _lease(self, uuid: str, rule: str) -> StoredLease:
-        """Return a lease; see :meth:`.rights.Rights.readable`."""
+        """Return a lease; see :meth:`Rights.readable`."""
         missing = RefusedRequestError(404, f"There is no lease {uuid}.")
         return self._rights.readable(
             self._stores.leases.read, uuid, policies.LEASE_SHOW, rule, missing

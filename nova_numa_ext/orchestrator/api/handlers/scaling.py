@@ -76,7 +76,7 @@ class ScalingHandlers:
         return self._shown(group)
 
     def _group(self, uuid: str, rule: str) -> StoredScaling:
-        """Return an elastic group; see :meth:`.rights.Rights.readable`."""
+        """Return an elastic group; see :meth:`Rights.readable`."""
         return self._rights.readable(
             self._stores.scaling.read, uuid, policies.SCALING_SHOW, rule, _no_scaling(uuid)
         )
