@@ -77,6 +77,8 @@ _FAILURES_AT_ONCE: Final = 10
 _LONGEST_REST_S: Final = 60.0
 # So many parts of an interval are jobs' first looks spread over.
 _SPREAD: Final = 64
+# So often in an interval it is looked for servers that come late: the second look deletes, before the interval is over.
+_LATE_LOOKS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,8 @@ class JobEngine:
             _SCALING: frozenset(),
         }
         self._reconciling = threading.Lock()
-        self._reconciled_s = time.monotonic()
+        self._reconciled_s = self._late_s = time.monotonic()
+        self._late = threading.Lock()
         self._looked_s: dict[str, float] = {}
         self._checked_s: dict[str, float] = {}
         self._stopping = threading.Event()
@@ -239,8 +242,12 @@ class JobEngine:
         self._round(turn)
         self._watchers.give(_LEASES, partial(self._carry_leases, engaged))
         self._watchers.give(_SCALING, partial(self._observe, engaged))
-        if time.monotonic() >= self._reconciled_s + self._options.reconcile_interval_s:
-            self._reconciled_s = time.monotonic()
+        now_s, interval_s = time.monotonic(), self._options.reconcile_interval_s
+        if now_s >= self._late_s + interval_s / _LATE_LOOKS:
+            self._late_s = now_s
+            self._watchers.give(_LATE, partial(self._look_for_late, engaged))
+        if now_s >= self._reconciled_s + interval_s:
+            self._reconciled_s = now_s
             self._watchers.give(_CLAIMS, partial(self._reconcile, engaged))
         return None if turn.over else self._hands.done()
 
@@ -341,11 +348,6 @@ class JobEngine:
             return
         looks: tuple[tuple[str, str, Callable[[], int]], ...] = (
             (_CLAIMS, "claims of no job", lambda: self._lost_claims.release(lead)),
-            (
-                _LATE,
-                "servers of no job",
-                lambda: self._lost_servers.release(lead, self._hands.alone),
-            ),
             (_GIVEN, "trusts of no job", lambda: self._lost_trusts.release(lead)),
             (_LEASE_CLAIMS, "claims of no lease", lambda: self._look_at_leases(engaged)),
         )
@@ -354,6 +356,16 @@ class JobEngine:
                 self._look(key, what, look)
         finally:
             self._reconciling.release()
+
+    def _look_for_late(self, engaged: Engaged) -> None:
+        """Delete servers that came when their job had no places any more; one look at a time."""
+        if not self._late.acquire(blocking=False):
+            return
+        try:
+            lead, alone = engaged.lead, self._hands.alone
+            self._look(_LATE, "servers of no job", lambda: self._lost_servers.release(lead, alone))
+        finally:
+            self._late.release()
 
     def _look(self, key: str, what: str, look: Callable[[], int]) -> None:
         try:

@@ -3,12 +3,15 @@
 
 import uuid
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import update
 
+from nova_numa_ext.orchestrator import engine
 from nova_numa_ext.orchestrator.cloud.servers import TAG
 from nova_numa_ext.orchestrator.cloud.trusts import GivenTrust
+from nova_numa_ext.orchestrator.conf import EngineOptions
 from nova_numa_ext.orchestrator.reconcile import LostClaims, LostTrusts
 from nova_numa_ext.orchestrator.saga import CLAIM
 from nova_numa_ext.orchestrator.store import tables
@@ -25,6 +28,7 @@ from tests.support.jobs_database import new_job, part
 from tests.support.jobs_world import USER, World
 
 SLOT = "CUSTOM_SLOT"
+LONGEST_PAUSE = 1.1  # of a round's interval, by which engines do not run in step
 
 
 @pytest.fixture
@@ -245,6 +249,30 @@ def test_a_server_that_comes_after_its_job_has_ended_is_deleted_in_the_second_lo
     world.later(601)
     world.rounds(1)
     assert world.trusts.deleted == ["trust-1"]
+
+
+def test_a_server_that_comes_late_is_gone_within_a_minute_at_the_default_intervals(
+    tmp_path, monkeypatch
+):
+    """Whenever between two looks it comes: its job has ended, and no round looks for its servers any more."""
+    defaults, clock = EngineOptions(), [0.0]
+    monkeypatch.setattr(engine, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    world = World(tmp_path, NoClaims(), reconcile_interval_s=defaults.reconcile_interval_s)
+    cancelled_before_nova_answers(world)
+    world.settle()
+    late, lived_s = world.api.there(), []
+    for number in range(12):
+        came_s = clock[0]
+        world.api.servers = {
+            f"{uuid}-{number}": {**each, "id": f"{uuid}-{number}"} for uuid, each in late.items()
+        }
+        while world.api.there():
+            assert clock[0] < came_s + 3600.0
+            clock[0] += defaults.round_interval_s * LONGEST_PAUSE
+            world.engine.round()
+        lived_s.append(clock[0] - came_s)
+        clock[0] += 7.0
+    assert 0.0 < max(lived_s) <= 60.0
 
 
 def test_a_group_that_comes_after_its_job_has_ended_is_deleted(late_world):
