@@ -139,7 +139,7 @@ class _UsedHosts:
     """Tells on which hosts jobs have freed something lately."""
 
     def __init__(self) -> None:
-        self._hosts: Mapping[str, frozenset[str]] = {}
+        self._hosts: Mapping[str, tuple[StoredJob, frozenset[str]]] = {}
         self._freed: dict[str, float] = {}
 
     def freed(self, active: Iterable[StoredJob], now: float) -> Collection[str]:
@@ -147,9 +147,10 @@ class _UsedHosts:
 
         :param active: all jobs that have places
         """
-        used = {each.uuid: frozenset(_hosts_of(each)) for each in active}
-        for uuid, hosts in self._hosts.items():
-            for host in hosts - used.get(uuid, frozenset()):
+        used = {each.uuid: self._used(each) for each in active}
+        for uuid, (before, hosts) in self._hosts.items():
+            after, still = used.get(uuid, (None, frozenset[str]()))
+            for host in hosts - still if before is not after else ():
                 self._freed[host] = now
         self._hosts = used
         self._freed = {host: at for host, at in self._freed.items() if abs(now - at) < _FREED_S}
@@ -199,6 +200,12 @@ def _reserved(
         if found.state.preempting.get(job.uuid) == now:
             held[job.uuid] = reserving.amounts(job, plans[job.uuid], view, shown.get(job.uuid, ()))
     return held
+
+    def _used(self, stored: StoredJob) -> tuple[StoredJob, frozenset[str]]:
+        before = self._hosts.get(stored.uuid)
+        if before is not None and before[0] is stored:
+            return before
+        return stored, frozenset(_hosts_of(stored))
 
 
 def _uuid(aggregate: str) -> str:

@@ -89,8 +89,9 @@ class KnownJobs:
 
     def job(self, stored: StoredJob) -> Job:
         """Return a job; errors as of :func:`job`."""
-        before = self._before.get(stored.uuid)
-        known = before if before is not None and before[0] == stored else (stored, job(stored))
+        known = self._before.get(stored.uuid)
+        if known is None or (known[0] is not stored and known[0] != stored):
+            known = stored, job(stored)
         self._now[stored.uuid] = known
         return known[1]
 
@@ -148,6 +149,11 @@ def unseen(stored: StoredJob, plan: Plan[HostPlace], seen: Collection[str]) -> P
     :param plan: of :func:`active`
     :param seen: servers that were :func:`settled` by then
     """
+    servers_of = [(each.servers, each.hosts) for each in stored.parts]
+    if stored.state in (JobState.RUNNING, JobState.ENDING) and all(
+        servers.get(member) in seen for servers, hosts in servers_of for member in hosts
+    ):
+        return Plan(())  # of nearly all jobs, so nothing is made for them in each round
     places: list[HostPlace] = []
     for each in stored.parts:
         left = Counter(

@@ -211,14 +211,21 @@ class Gpus:
         rules = settings.rules
         requested = _RequestedGpus(GpuRequest.of(part.request, part.flavor, rules), rules, asked)
         any_utility = replace(requested, gpus=replace(requested.gpus, min_utility=0.0))
-        guess = view.remembered(("guess", any_utility), lambda: self._guess(requested, view, None))
+        guess = view.remembered(("guess", any_utility), lambda: self._untouched(any_utility, view))
         columns = [
-            view.classes[name] for classes, _ in asked for name in classes if name in view.classes
+            [view.classes[name] for name in classes if name in view.classes] for classes, _ in asked
         ]
-        touched = np.flatnonzero((claims.taken[columns] != 0).any(axis=0))
+        of_all = [column for of_kind in columns for column in of_kind]
+        touched = np.flatnonzero((claims.taken[of_all] != 0).any(axis=0))
         utility = guess.copy()
         if len(touched):
-            utility[touched] = self._guess(requested, view, (touched, claims.taken))
+            taken = np.stack(
+                [
+                    claims.taken[np.array(each, int)[:, None], touched].sum(axis=0)
+                    for each in columns
+                ]
+            )
+            utility[touched] = self._touched(any_utility, view, touched, taken)
         if part.request.min_utility > 0:
             judged = self._judged(requested, view, utility, touched)
             utility[list(judged)] = list(judged.values())
@@ -262,27 +269,47 @@ class Gpus:
             for row in np.setdiff1d(best, touched).tolist()
         }
 
-    def _guess(
-        self, requested: _RequestedGpus, view: HostsView, taken: tuple[Integers, Integers] | None
-    ) -> Floats:
-        """Guess the utility on hosts, NaN where too few GPUs are free or known.
+    def _untouched(self, requested: _RequestedGpus, view: HostsView) -> Floats:
+        """Guess the utility on all hosts where jobs have taken nothing: once for those that are alike."""
+        first, alike = view.remembered("alike", lambda: _known(view).alike())
+        nothing = np.zeros((len(requested.devices), len(first)), np.int64)
+        return self._guess(requested, view, first, nothing)[alike]
 
-        :param taken: the hosts, and what jobs have taken of all hosts, R x H; None: all hosts, and nothing
+    def _touched(
+        self, requested: _RequestedGpus, view: HostsView, rows: Integers, taken: Integers
+    ) -> Floats:
+        """Guess it where jobs have taken some: once for hosts that are alike and of which as many are taken.
+
+        Nothing but these is what a guess depends on, and a round asks thousands of times.
+
+        :param taken: of these hosts, kinds of devices x hosts
         """
-        gpus = view.remembered("gpus", lambda: _Known.of(view))
-        if taken is not None:
-            gpus = gpus.at(taken[0])
+        _, alike = view.remembered("alike", lambda: _known(view).alike())
+        known: dict[tuple[int, ...], float] = view.remembered(("touched", requested), dict)
+        keys = list(zip(alike[rows].tolist(), *taken.tolist(), strict=True))
+        new = {key: at for at, key in enumerate(keys) if key not in known}
+        if new:
+            at = [*new.values()]
+            guessed = self._guess(requested, view, rows[at], taken[:, at])
+            known.update(zip(new, guessed.tolist(), strict=True))
+        return np.array([known[key] for key in keys], np.float64)
+
+    def _guess(
+        self, requested: _RequestedGpus, view: HostsView, rows: Integers, taken: Integers
+    ) -> Floats:
+        """Guess the utility on some hosts, NaN where too few GPUs are free or known.
+
+        :param taken: what jobs have taken of them, kinds of devices x hosts; negative where they give back
+        """
+        gpus = _known(view).at(rows)
         free = np.zeros(gpus.total.shape, np.int64)
-        for classes, _ in requested.devices:
+        for (classes, _), more in zip(requested.devices, taken, strict=True):
             kinds = np.zeros(len(view.arrays.text_ends) + 1, bool)
             kinds[[gpus.numbers[name] for name in classes if name in gpus.numbers]] = True
             mine = kinds[gpus.pools["kind"]]
             left = np.where(mine, gpus.pools["count"], 0)
-            if taken is not None:
-                columns = [view.classes[name] for name in classes if name in view.classes]
-                more = taken[1][columns][:, taken[0]].sum(axis=0)
-                used = np.where(mine, gpus.devices - gpus.pools["count"], 0)
-                left = left + _filled(used, -more) - _filled(left, more)
+            used = np.where(mine, gpus.devices - gpus.pools["count"], 0)
+            left = left + _filled(used, -more) - _filled(left, more)
             free += coarse.sums_by_cell(left, gpus.pools, gpus.cells)
         free = np.minimum(free, gpus.total)
         first, alike = _alike(gpus.kind, *free.T)  # few hosts differ from all others
@@ -347,6 +374,12 @@ class _Known:
         _, kind = _alike(*cells["socket"].T, *total.T, *weights.T, *direct, switched)
         return cls(cells, pools, devices, total, weights, direct, switched, numbers, kind)
 
+    def alike(self) -> tuple[Integers, Integers]:
+        """Return the first of each kind of hosts that are equal in all a guess depends on, and the kind of each."""
+        pools = (self.pools[name].T for name in POOL.names or ())
+        columns = (self.cells["node"].T, self.devices.T, *pools)
+        return _alike(self.kind, *(column for each in columns for column in each))
+
     def at(self, rows: Integers) -> "_Known":
         """Return what is known of some of the hosts."""
         return replace(
@@ -360,6 +393,10 @@ class _Known:
             switched=self.switched[rows],
             kind=self.kind[rows],
         )
+
+
+def _known(view: HostsView) -> _Known:
+    return view.remembered("gpus", lambda: _Known.of(view))
 
 
 def _cells(view: HostsView) -> Records:

@@ -175,8 +175,12 @@ class HostsView:
 
     def needs(self, part: Part) -> tuple[Need, ...]:
         """Return what one server of a part takes."""
-        key = ("needs", part.request, part.disk_gb)
-        return self.remembered(key, lambda: tuple(self._needs(part.request, part.disk_gb)))
+        # Its hash is of all that it asks for. Kept here, no other request gets its id.
+        request, disk_gb = part.request, part.disk_gb
+        key = ("needs", id(request), disk_gb)
+        made: tuple[WorkloadRequest, tuple[Need, ...]]
+        made = self.remembered(key, lambda: (request, tuple(self._needs(request, disk_gb))))
+        return made[1]
 
     def _needs(self, request: WorkloadRequest, disk_gb: int) -> list[Need]:
         amounts = {resource: amount for _, resource, amount in own_amounts(request)}
