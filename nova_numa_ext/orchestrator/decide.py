@@ -7,7 +7,8 @@ What a round plans with is what Placement showed when it was last read, and beyo
 * a server that nova has placed since, on the host that it is on
 
 A server that is gone since keeps its place until Placement is read again. What a consumer of ours holds for a job that
-waits is room for it when Placement has shown it as taken: it had granted it before it was read.
+waits is room for it when Placement has shown it as taken: it had granted it before it was read. Of what it has given
+back since, Placement still shows all as taken.
 """
 
 import logging
@@ -31,7 +32,7 @@ from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
 from nova_numa_ext.policy.jobs.host_planner import HostPlanner
 from nova_numa_ext.policy.jobs.host_view import HostClaims, HostsView
 from nova_numa_ext.policy.jobs.job import Job
-from nova_numa_ext.policy.jobs.plan import HostPlace, ProviderAmount
+from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.queue import NO_ROUND_BEFORE, Fleet, QueueRound, QueueSettings
 from nova_numa_ext.policy.jobs.terms import JobTerm
 from placement_traits import devices
@@ -44,6 +45,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 _FORGOTTEN_S: Final = 60.0  # without a round: another engine has led since
 _FREED_S: Final = 30.0  # nova deletes a server's allocation some moments after the server is gone
+_HELD_AGAIN_S: Final = (
+    60.0  # of a reservation: each change is an event of its job, and a write to Placement
+)
 
 FoundT = TypeVar("FoundT")
 
@@ -78,6 +82,7 @@ class HostQueue:
         self._known = queued.KnownJobs()
         self._state = NO_ROUND_BEFORE
         self._decided_at = -inf
+        self._held_at = -inf
 
     def decide(
         self, waiting: Sequence[StoredJob], active: Sequence[StoredJob], now: float
@@ -99,13 +104,17 @@ class HostQueue:
         self._known.begin()
         read = self._known.job
         jobs = [job for _, job in _readable(waiting, read, trouble)]
-        running, claims = [], HostClaims(view)
+        running, claims, coming = [], HostClaims(view), set[str]()
         for stored, each in _readable(active, lambda one: queued.active(one, now, read), trouble):
             running.append(each)
-            claims.take(each.job, queued.unseen(stored, each.plan, self._seen))
+            unseen = queued.unseen(stored, each.plan, self._seen)
+            claims.take(each.job, unseen)
+            if unseen.places:
+                coming |= _taking(each.job, unseen)
         for stored in waiting:
-            if self._held.get(stored.uuid) == stored.reserved:
-                claims.release(stored.reserved)
+            held = self._held.get(stored.uuid, ())
+            if {*stored.reserved} <= {*held}:
+                claims.release(held)
         state = self._state if now - self._decided_at < _FORGOTTEN_S else NO_ROUND_BEFORE
         state = replace(state, quotas=quotas.waits(state.quotas, jobs, now))
         self._report(trouble)
@@ -119,14 +128,48 @@ class HostQueue:
         )
         self._state, self._decided_at = found.state, now
         unreadable = {each.uuid: (trouble[each.uuid],) for each in waiting if each.uuid in trouble}
+        coming |= {host for each in found.starts for host in _taking(each.job, each.plan)}
         return QueueDecision(
             starts={each.job.uuid: each.plan for each in found.starts},
             waits={uuid: each.reasons for uuid, each in found.waits.items()} | unreadable,
             ended=found.ended,
             postponed=frozenset(found.postponed),
             preempted={each.active.job.uuid: each.reason for each in found.preempted},
-            reserved=_reserved(found, waiting, jobs, view, now, shown=self._held),
+            reserved=_reserved(found, waiting, jobs, view, now, shown=self._held)
+            | self._of_first(found, waiting, jobs, view, now, coming=coming),
         )
+
+    def _of_first(
+        self,
+        found: QueueRound[HostPlace],
+        waiting: Iterable[StoredJob],
+        jobs: Iterable[Job],
+        view: HostsView,
+        now: float,
+        *,
+        coming: Collection[str],
+    ) -> dict[str, tuple[ProviderAmount, ...]]:
+        """Return what is to be held for the first job that found no place: less at once, more now and then.
+
+        :param coming: root providers of hosts on which jobs of the queue are about to get what may be held
+        """
+        plans = {each.job: each.plan for each in found.reservations}
+        of_jobs = {each.uuid: each for each in jobs}
+        for stored in waiting:
+            if stored.uuid not in plans or stored.uuid in found.state.preempting:
+                continue
+            left = reserving.beside(stored.reserved, coming, view)
+            shown = self._held.get(stored.uuid, ())
+            plan = plans[stored.uuid]
+            asked = reserving.amounts(of_jobs[stored.uuid], plan, view, shown)
+            asked = reserving.beside(asked, coming, view)
+            if {*asked} <= {*left}:
+                return {stored.uuid: asked}
+            if now < self._held_at + _HELD_AGAIN_S:
+                return {stored.uuid: left}
+            self._held_at = now
+            return {stored.uuid: asked}
+        return {}
 
     def _report(self, trouble: dict[str, Reason]) -> None:
         """Log jobs that cannot be read, each once."""
@@ -156,6 +199,12 @@ class _UsedHosts:
         self._freed = {host: at for host, at in self._freed.items() if abs(now - at) < _FREED_S}
         return self._freed.keys()
 
+    def _used(self, stored: StoredJob) -> tuple[StoredJob, frozenset[str]]:
+        before = self._hosts.get(stored.uuid)
+        if before is not None and before[0] is stored:
+            return before
+        return stored, frozenset(_hosts_of(stored))
+
 
 def _hosts_of(stored: StoredJob) -> Iterator[str]:
     """Yield the hosts on which servers of a job are, or may be."""
@@ -163,6 +212,12 @@ def _hosts_of(stored: StoredJob) -> Iterator[str]:
         yield from (place.host for place in (*stored.plan.places, *stored.plan.spare))
     for part in stored.parts:
         yield from part.hosts.values()
+
+
+def _taking(job: Job, plan: Plan[HostPlace]) -> set[str]:
+    """Return the hosts, spare ones included, that servers of a job may take what may be held for others of."""
+    parts = {part.name for part in job.parts if reserving.takes(part)}
+    return {place.host for place in (*plan.places, *plan.spare) if place.part in parts}
 
 
 def _readable(
@@ -200,12 +255,6 @@ def _reserved(
         if found.state.preempting.get(job.uuid) == now:
             held[job.uuid] = reserving.amounts(job, plans[job.uuid], view, shown.get(job.uuid, ()))
     return held
-
-    def _used(self, stored: StoredJob) -> tuple[StoredJob, frozenset[str]]:
-        before = self._hosts.get(stored.uuid)
-        if before is not None and before[0] is stored:
-            return before
-        return stored, frozenset(_hosts_of(stored))
 
 
 def _uuid(aggregate: str) -> str:

@@ -5,13 +5,17 @@ Servers that users make beside the queue take what is free. A consumer of ours h
 job's hosts: classes of service, and ways, bandwidth and neighbourhood of L3 domains, as far as they are free now. CPUs,
 memory and devices are nova's to claim and are never held: for these the queue's promise holds only on hosts that no
 other servers may use, an aggregate of the queue's own.
+
+Places that others free for a job are the job's alone from then on. A reservation under EASY is of a later time, and
+jobs that end before then are to use it: on a host where a job of the queue is about to get servers nothing is held,
+until the view shows them.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nova_numa_ext.policy.jobs.host_view import L3_CLASSES, HostsView
-from nova_numa_ext.policy.jobs.job import Job
+from nova_numa_ext.policy.jobs.job import Job, Part
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from placement_traits import names
 from placement_traits.fleet import HostView, L3View
@@ -42,6 +46,22 @@ def amounts(
     for host in hosts.values():
         found.update(host.taken)
     return tuple(ProviderAmount(*key, amount) for key, amount in sorted(found.items()))
+
+
+def takes(part: Part) -> bool:
+    """Return whether servers of a part take amounts that may be held."""
+    return bool(part.request.l3 or part.request.clos)
+
+
+def beside(
+    held: Iterable[ProviderAmount], hosts: Collection[str], view: HostsView
+) -> tuple[ProviderAmount, ...]:
+    """Return what is held elsewhere than on some hosts.
+
+    :param hosts: their root providers
+    """
+    rows = {view.row[host] for host in hosts if host in view.row}
+    return tuple(each for each in held if view.row_of_provider.get(each.provider) not in rows)
 
 
 class _Host:

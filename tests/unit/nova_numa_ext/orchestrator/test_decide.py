@@ -183,6 +183,88 @@ def test_a_latency_critical_job_has_a_best_effort_one_stopped_that_allows_it():
     assert (list(decided.starts), decided.reserved) == (["lc"], {})
 
 
+def with_ways(uuid, ways, memory_mb, count=1, **fields):
+    """A latency-critical job of servers that each take ways of one L3 domain."""
+    specs = {**LC, "resources_NODE:CUSTOM_LLC_WAY": str(ways)}
+    one = part("p", count=count, sizes=Sizes(1, memory_mb, 0), extra_specs=specs)
+    return stored_job(uuid=uuid, parts=(one,), **fields)
+
+
+def held_of(decided, job):
+    return {(each.provider, each.amount) for each in decided.reserved[job]}
+
+
+@pytest.fixture
+def reserved():
+    """A host on whose memory a job waits that has the reservation of EASY::
+
+    a   65,536 MB, of which a job has 40,000 for an hour; 13 ways in each of two domains, 4 of one held for "first"
+    """
+    hosts = Hosts(32)
+    hosts.view = view(machine("a"))
+    rounds = queue(hosts)
+    sizes, be = Sizes(1, 40_000, 0), {"numa_ext:tier": "BE"}
+    long = stored_job(
+        uuid="long", walltime_s=3600.0, parts=(part("p", count=1, sizes=sizes, extra_specs=be),)
+    )
+    plan = rounds.decide([long], [], NOW).starts["long"]
+    long = replace(long, plan=plan, state=JobState.PLANNED)
+    first = with_ways("first", 4, 60_000)
+    decided = rounds.decide([first], [long], NOW)
+    assert held_of(decided, "first") == {(uuid("a 0"), 4), (uuid("a rdt"), 1)}
+    hosts.view = view(machine("a", ways=4))
+    return hosts, rounds, long, replace(first, reserved=decided.reserved["first"])
+
+
+def test_what_is_free_of_a_reservation_is_held(reserved):
+    """As long as it stays so, nothing is written; servers that users make beside the queue find it taken."""
+    _, rounds, long, first = reserved
+    for seconds in (10, 20, 100):
+        decided = rounds.decide([first], [long], NOW + seconds)
+        assert decided.reserved == {"first": first.reserved}
+
+
+def test_a_job_that_ends_in_time_uses_what_is_held_for_the_first_one(reserved):
+    """Its two servers need both domains: what is held is given back before nova is asked for them."""
+    hosts, rounds, long, first = reserved
+    short = with_ways("short", 10, 512, count=2, walltime_s=600.0)
+    decided = rounds.decide([first, short], [long], NOW + 10)
+    assert (list(decided.starts), decided.reserved) == (["short"], {"first": ()})
+    first = replace(first, reserved=())
+    building = replace(short, plan=decided.starts["short"], state=JobState.BUILDING)
+    hosts.view = view(machine("a"))
+    for seconds in (12, 80):
+        decided = rounds.decide([first], [long, building], NOW + seconds)
+        assert decided.reserved == {"first": ()}, "Placement does not show its servers yet"
+    decided = rounds.decide([first], [long], NOW + 90)
+    assert held_of(decided, "first") == {(uuid("a 0"), 4), (uuid("a rdt"), 1)}
+
+
+def test_what_was_given_back_is_room_before_placement_shows_it(reserved):
+    """Four ways are shown as used that nothing holds any more."""
+    _, rounds, long, first = reserved
+    assert rounds.decide([first], [long], NOW + 10).reserved == {"first": first.reserved}
+    full = with_ways("full", 13, 512, count=2, walltime_s=600.0)
+    first = replace(first, reserved=())
+    assert list(rounds.decide([first, full], [long], NOW + 20).starts) == ["full"]
+
+
+def test_more_is_held_once_a_minute_at_most(reserved):
+    """Each change is an event of the job, and a write to Placement."""
+    _, rounds, long, first = reserved
+    less = first.reserved[:1]
+    for seconds, held in ((10, less), (59, less), (61, first.reserved)):
+        decided = rounds.decide([replace(first, reserved=less)], [long], NOW + seconds)
+        assert decided.reserved == {"first": held}
+
+
+def test_jobs_that_take_nothing_that_is_held_leave_it_as_it_is(reserved):
+    _, rounds, long, first = reserved
+    plain = job("plain", 1, walltime_s=600.0)
+    decided = rounds.decide([first, plain], [long], NOW + 10)
+    assert (list(decided.starts), decided.reserved) == (["plain"], {"first": first.reserved})
+
+
 def test_what_placement_has_not_granted_is_no_room():
     """It is stored that five ways may be held; Placement was read again and has them free, or others took them."""
     hosts = Hosts(32)
