@@ -19,6 +19,9 @@ from placement_traits.errors import NumaExtError
 _WAITING: Final = "queued"
 _FINAL: Final = tuple(state.value for state in JobState if state.final)
 _HOURS: Final = 86_400.0
+_SCOPES: Final = {"host": "on one host", "leaf": "on one leaf", "fleet": "on any hosts"}
+# What an event is about, where its state and reasons do not say so.
+_ABOUT: Final = {"state": "", "reasons": "", "trust_lost_at": "rights of its user"}
 
 
 class CreateJob(command.ShowOne):  # type: ignore[misc]
@@ -184,7 +187,7 @@ class ExplainJob(command.Lister):  # type: ignore[misc]
         job = _found(self, parsed_args)
         events = [] if parsed_args.now else list(_jobs(self).events(job))
         rows = [
-            (_moment(event["at"]), event["state"], event["actor"], event["what"], each)
+            (_moment(event["at"]), event["state"], event["actor"], _about(event, parsed_args), each)
             for event in events
             for each in _sentences(event["reasons"]) or [""]
         ]
@@ -261,6 +264,8 @@ class WatchJob(command.ShowOne):  # type: ignore[misc]
             progress.state(f"{_state(job)}: {_place(job) or _servers(job)}")
             time.sleep(parsed_args.interval)
         progress.end()
+        if job["state"] not in ends:
+            progress.late(job, waited)
         self._failed = job["state"] not in ends or job["state"] in ("failed", "cancelled")
         return _shown(job, parsed_args)
 
@@ -283,6 +288,13 @@ class _Progress:
         if self._file.isatty():
             print(f"\r{text:{len(self._drawn)}}", end="", file=self._file, flush=True)
             self._drawn = text
+
+    def late(self, job: Job, waited: float) -> None:
+        """Write that the job is followed no longer."""
+        sentence = (
+            f"It is {_state(job)} after {waited:.0f} s and is followed no longer; it goes on."
+        )
+        print(sentence, file=self._file)
 
     def end(self) -> None:
         """Wipe what was drawn."""
@@ -321,6 +333,7 @@ def _shown(job: Job, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         if key in values:
             values[key] = _moment(values[key])
     if parsed_args.formatter not in ("json", "yaml"):
+        values = {key: "" if value is None else value for key, value in values.items()}
         values["parts"] = "\n".join(map(_part, job["parts"]))
         values["place"] = _place(job)
         values["reasons"] = formatting.folded(values["reasons"], parsed_args)
@@ -328,14 +341,29 @@ def _shown(job: Job, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def _part(part: Mapping[str, Any]) -> str:
-    words = " ".join(f"{key}={value}" for key, value in part["extra_specs"].items())
-    scopes = ", ".join(
-        each["scope"] + (f" for {each['wait_s']:g} s" if each["wait_s"] else "")
+    """Return a part as lines: what it asks for, where it waits for a place, and the servers that it has."""
+    words = [f"{key}={value}" for key, value in part["extra_specs"].items()]
+    words += ["no two on one host"] if part["apart"] else []
+    words += [f"on failure: {part['on_failure']}"] if part["on_failure"] != "fail" else []
+    scopes = [
+        _SCOPES[each["scope"]] + (f" for {each['wait_s']:g} s" if each["wait_s"] else "")
         for each in part["wait_for"]
+    ]
+    lines = (
+        f"{part['name']}: {part['count']} × flavor {part['flavor']}",
+        f"image {part['image']}",
+        *(f"network {each}" for each in part["networks"]),
+        f"waits for places {', then '.join(scopes)}",
+        ", ".join(words),
+        *(f"server {each['id']}" for each in part["servers"]),
     )
-    servers = ", ".join(each["id"] for each in part["servers"])
-    line = f"{part['name']}: {part['count']} × flavor {part['flavor']}, on {scopes}"
-    return "\n  ".join(filter(None, (line, words, servers and f"servers {servers}")))
+    return "\n  ".join(filter(None, lines))
+
+
+def _about(event: Mapping[str, Any], parsed_args: argparse.Namespace) -> str:
+    """Return what an event is about: in words where people read it."""
+    about = str(event["what"])
+    return _ABOUT.get(about, about) if parsed_args.formatter == "table" else about
 
 
 def _state(job: Job) -> str:

@@ -53,6 +53,8 @@ from placement_traits.errors import (
 )
 from placement_traits.names import RemoteGpuApi, ServiceLevel
 from placement_traits.reason import Reason
+from tests.support.documented_commands import commands as commands_of_page
+from tests.support.documented_commands import plugin_of
 from tests.support.elastic import SimpleModels
 from tests.support.entry_points import ROOT
 from tests.support.jobs_database import new_job
@@ -154,8 +156,27 @@ def test_a_job_of_two_parts_is_submitted_and_shown(shell, jobs):
     assert [(part.name, part.count) for part in stored.parts] == [("gpu", 2), ("cpu", 1)]
     assert shown["parts"][0]["wait_for"][0] == {"scope": "host", "wait_s": 600}
     table = shell(job.ShowJob, "train")[1]
-    assert "gpu: 2 × flavor f-1, on host for 600 s, fleet" in table
+    assert "waits for places on one host for 600 s, then on any hosts" in table
     assert "numa_ext:gpu_policy=topo_p" in table
+
+
+def test_a_table_shows_all_that_a_part_asks_for_and_nothing_where_nothing_is_set(shell, jobs):
+    words = "name=cpu,flavor=big,image=debian,network=blue,apart=true,on-failure=keep"
+    shell(job.CreateJob, "train", "--part", words)
+    (found,) = jobs.find()
+    jobs.set_servers(found, found.parts[0], {0: "s-1"}, Actor("engine-1"))
+    rows = [each.strip("| ").split("|") for each in shell(job.ShowJob, "train")[1].splitlines()]
+    cells = [each[-1].strip() for each in rows]
+    at = cells.index("cpu: 1 × flavor f-1")
+    assert cells[at : at + 6] == [
+        "cpu: 1 × flavor f-1",
+        "image i-1",
+        "network n-1",
+        "waits for places on any hosts",
+        "no two on one host, on failure: keep",
+        "server s-1",
+    ]
+    assert "None" not in cells
 
 
 def test_a_dry_run_stores_nothing_and_says_so(shell, jobs):
@@ -280,6 +301,18 @@ def test_explain_says_what_happened_and_why_it_waits(shell, jobs):
     assert len(json.loads(shell(job.ExplainJob, "train", "--now", "-f", "json")[1])) == 2
 
 
+def test_explain_names_what_an_event_is_about_where_its_state_does_not(shell, jobs):
+    found = jobs.create(new_job("train"))
+    why = (Reason(JobTerm.TRUST, "the user is disabled"),)
+    jobs.set(found, Actor("engine-1"), why, trust_lost_at=1.0)
+    rows = json.loads(shell(job.ExplainJob, "train", "-f", "json")[1])
+    assert [each["What"] for each in rows[:2]] == ["state", "trust_lost_at"], "as the API says it"
+    table = shell(job.ExplainJob, "train")[1]
+    assert "rights of its user" in table
+    assert "trust_lost_at" not in table
+    assert " state " not in table
+
+
 def test_watch_follows_a_job_to_its_end(shell, jobs, monkeypatch):
     found = jobs.create(new_job("train"))
     moves = iter([(JobState.CANCELLED, JobTerm.CANCELLED)])
@@ -302,6 +335,8 @@ def test_watch_gives_up_in_time(shell, jobs):
     code, text, said = shell(job.WatchJob, "train", "--timeout", "0", "-f", "json")
     assert (code, json.loads(text)["state"]) == (1, "queued")
     assert "\r" not in said, "nothing is drawn where no terminal is"
+    end = "It is queued after 0 s and is followed no longer; it goes on."
+    assert said.splitlines()[-1] == end
 
 
 @pytest.mark.parametrize(
@@ -576,6 +611,35 @@ def test_each_command_is_written_in_each_form(shell, client, jobs, name):
         assert len(lines) == len(data)
     else:
         assert [each.partition("=")[0] for each in shlex.split(rows["shell"])] == list(data)
+
+
+SHOWN = [
+    command.words[1:]
+    for page in ("user/jobs.rst", "operator/jobs.rst")
+    for command in commands_of_page(ROOT / "doc/source" / page)
+    if command.words[:3] == ("openstack", "numa", "job")
+]
+
+
+@pytest.fixture
+def as_on_pages(monkeypatch, tmp_path):
+    """A working directory of the test's own, and a cloud with all flavors that pages name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(CLOUD, "flavor", lambda _name: UserFlavor("f-1", 4, 1024, 12, 10, {}))
+
+
+@pytest.mark.usefixtures("as_on_pages")
+@pytest.mark.parametrize("words", SHOWN, ids=" ".join)
+def test_what_a_page_shows_succeeds_as_it_is_typed(shell, client, jobs, words):
+    """A job of the name that the pages use waits, is held, or runs, as its command needs."""
+    there = jobs.create(new_job("train", held="release" in words))
+    for state in JobState if "watch" in words else ():
+        if state.active and state is not JobState.ENDING:
+            there = jobs.move(there, state, (Reason(JobTerm.BUILT, 2),), Actor("engine-1"))
+    command, arguments = plugin_of([there.uuid if word == "JOB" else word for word in words])
+    admin = Adapter(client, "admin", "member", "reader")
+    code, text, _ = shell(command, *arguments, adapter=admin)
+    assert (code, bool(text.strip())) == (0, True)
 
 
 def test_no_command_of_jobs_or_leases_is_left_out():
