@@ -5,30 +5,31 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from nova_numa_ext.orchestrator.api import policies
-from nova_numa_ext.orchestrator.api.routes import ROUTES, Route
+from nova_numa_ext.orchestrator.api.handlers.versions import SERVICE_TYPE, VERSION
+from nova_numa_ext.orchestrator.api.routes import ERRORS, ROUTES, Route
 
-_INTRODUCTION: Final = """\
+_INTRODUCTION: Final = f"""\
 Service type ``numa-ext``. Each request but ``GET /`` carries a token of Keystone in ``X-Auth-Token``; what a token may
 do is in ``policy.yaml``, by the rules that are named here.
 
-* ``OpenStack-API-Version: numa-ext 1.0`` asks for a version; without it the oldest one answers.
-* An error is ``{"errors": [{"status": …, "detail": …, "request_id": …}]}``; ``detail`` is one sentence: what, where,
-  and what is allowed.
+* ``OpenStack-API-Version: {SERVICE_TYPE} {VERSION}`` asks for a version; without it the oldest one answers. So far
+  {VERSION} is the oldest and the newest.
+* An error is ``{{"errors": [{{"status": …, "detail": …, "request_id": …}}]}}``; ``detail`` is one sentence: what,
+  where, and what is allowed.
 * Answers to GET have an ``ETag``. With ``If-None-Match`` what has not changed is a 304 without a body, so a job may be
   watched by asking often.
 * ``POST /v1/jobs`` may carry an ``Idempotency-Key``, 1 to 255 printed characters that the client has chosen. Sent again
   because the answer got lost, it is answered with the job that the first request has stored.
 * Times are seconds since 1970, by the clock of the service's database.
 
-Any request may be answered with 400 (it has no meaning), 401 (no token), 403 (a rule), 406 (a version that is not
-supported) or 503 (a service that is needed does not answer now).
+Any request may be answered with one of these, beside what is named for it:
 """
 
 
 def reference() -> str:
     """Return the page's text."""
     named = ((each, f"{each.method} {each.path}") for each in ROUTES)
-    parts = [_INTRODUCTION]
+    parts = [_INTRODUCTION, *(f"* {status}: {when}" for status, when in ERRORS.items()), ""]
     parts += [f"{name}\n{'=' * len(name)}\n\n{_route(each)}" for each, name in named]
     return "\n".join(parts)
 

@@ -48,6 +48,18 @@ class Route:
     body: Mapping[str, Any] | None = None
 
 
+ERRORS: Final[Mapping[int, str]] = {
+    400: "it has no meaning",
+    401: "it has no token that Keystone confirms",
+    403: "a rule of policy does not allow it",
+    404: "there is no such path",
+    405: "the path has another method",
+    406: "it asks for a version that is not supported",
+    413: "its body is longer than 1 MiB",
+    503: "a service that is needed does not answer now",
+}
+"""Statuses that any request may be answered with -> when."""
+
 _NO_JOB: Final = {404: "there is no such job, or it is another project's"}
 _NO_LEASE: Final = {404: "there is no such lease, or it is another project's"}
 _NO_SCALING: Final = {

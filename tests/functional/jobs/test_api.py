@@ -243,13 +243,15 @@ def client_of(jobs, cloud, queue=None, rules=(), tell=no_receiver, **options):
 
 
 def as_declared(response):
-    """Hold an answer against the schema of which the reference is made."""
+    """Hold an answer against the schemas and statuses of which the reference is made."""
     schema = answers.ERRORS
+    of_path = [each for each in routes.ROUTES if f"{each.method} {each.path}" == request.endpoint]
     if response.status_code < 300:
-        (route,) = [
-            each for each in routes.ROUTES if f"{each.method} {each.path}" == request.endpoint
-        ]
+        (route,) = of_path
         schema = route.answers[response.status_code]
+    elif response.status_code != 304:
+        known = set(routes.ERRORS).union(*(each.errors for each in of_path))
+        assert response.status_code in known, f"{request.endpoint}: not in the reference"
     jsonschema.Draft202012Validator(schema).validate(response.json)
     return response
 
