@@ -44,7 +44,7 @@ _OPERATORS: Final = frozenset({"&&", "||", "|", ";", "&"})
 _SHELL: Final = frozenset({"for", "do", "done"})
 _ASSIGNMENT: Final = re.compile(r"\w+=\S*")
 _OPTIONAL: Final = re.compile(r"(?<=\s)\[|\](?=\s|$)")
-_REDIRECTION: Final = re.compile(r"\s[12]?>{1,2}\s*\S+")
+_REDIRECTION: Final = re.compile(r"\s(?:[12]?>{1,2}\s*|<\s+)\S+")
 _INCOMPLETE: Final = "expected one argument"
 
 
@@ -378,6 +378,7 @@ CHECKS: Final[dict[str, Reader]] = {
 
 _ROOT: Final = "changes the machine as root"
 _ELSEWHERE: Final = "its program is not among what tests need"
+_DATABASE: Final = "needs a MariaDB: tests/functional/jobs/test_manage.py runs it on its own"
 NOT_OURS: Final = {
     ".": "sets the shell's own variables",
     "export": "sets the shell's own variables",
@@ -390,6 +391,8 @@ NOT_OURS: Final = {
     "journalctl": "needs systemd as process 1",
     "kolla-build": _ELSEWHERE,
     "ln": _ROOT,
+    "mariadb": _DATABASE,
+    "mariadb-dump": _DATABASE,
     "mkdir": _ROOT,
     "pytest": "the tests that it names are run by make test-long",
     "rally": "needs Rally's own environment: make rally runs it",

@@ -2,9 +2,12 @@
 """``numa-ext-manage`` on real databases, and a sentence for each configuration that cannot be used."""
 
 import os
+import subprocess
+import uuid
 
 import pytest
 
+from benchmarks import mariadb
 from nova_numa_ext.orchestrator import startup
 from nova_numa_ext.orchestrator.manage import main
 from nova_numa_ext.orchestrator.store.actor import Actor
@@ -17,8 +20,10 @@ from nova_numa_ext.policy.remote_gpu import leases as life
 from placement_traits.names import RemoteGpuApi, ServiceLevel
 from placement_traits.oslo_options import ConfigurationError
 from placement_traits.reason import Reason
+from tests.support.documented_commands import ROOT, commands
 from tests.support.jobs_database import new_job
 
+PAGE = ROOT / "doc/source/operator/jobs.rst"
 PLACEMENT = (
     "[placement]\nauth_type = password\nauth_url = http://k/v3\nusername = jobs\npassword = s\n"
 )
@@ -42,6 +47,44 @@ def test_tables_are_made_once_and_again_does_nothing(empty_url, configure, capsy
     assert capsys.readouterr().out == f"The tables have version {newest}.\n" * 2
     assert main([conf, "db", "version"]) == 0
     assert "which this release wants" in capsys.readouterr().out
+
+
+def test_what_the_page_shows_succeeds_as_it_is_typed(url, configure, capsys):
+    """On a database that is there; what asks Keystone and Placement, too, test_recover.py runs."""
+    conf = configure(of_database(url))
+    shown = [each.words[1:] for each in commands(PAGE) if each.program == "numa-ext-manage"]
+    elsewhere = {("recover",), ("recover", "--commit")}
+    here = [each for each in shown if each not in elsewhere]
+    assert {each[0] for each in here} == {"db", "purge", "recover"}
+    for words in here:
+        assert main([conf, *words]) == 0
+        assert capsys.readouterr().out
+
+
+def test_a_backup_is_made_and_loaded_as_the_page_says(server):
+    """Of a database that is in use: its tables, what is in them, and their version."""
+    name = f"backup_{uuid.uuid4().hex}"
+    mariadb.create(server, name)
+    database = Database(server.url.format(name))
+    database.sync()
+    jobs = Jobs(database)
+    first = jobs.create(new_job("Gräte 🐟"))
+    login = ("--no-defaults", f"--socket={server.socket}", "--user=root")
+
+    def run(words, **more):
+        program, *options = [name if word == "numa_ext" else word for word in words]
+        command = (program, *login, *options)
+        return subprocess.run(command, check=True, capture_output=True, **more).stdout
+
+    shown = [each.words for each in commands(PAGE) if each.program.startswith("mariadb")]
+    (dump, load) = shown
+    backup = run(dump)
+    later = jobs.create(new_job("later"))
+    jobs.set(first, Actor("u"), (Reason(JobTerm.HELD, "u"),), held=True)
+    run(load, input=backup)
+    assert database.version()[0] == database.version()[1]
+    assert [jobs.read(each.uuid) for each in (first, later)] == [first, None]
+    assert [each.what for each in jobs.events(first)] == ["state"]
 
 
 def test_only_jobs_that_ended_long_ago_are_purged(url, configure, capsys):
