@@ -22,6 +22,8 @@ HELPER = (UNITS / "numa-host-agent-helper.service").read_text()
 LEASES = (UNITS / "numa-host-agent-leases.service").read_text()
 SOCKET = (UNITS / "numa-host-agent-helper.socket").read_text()
 WITHDRAW = (UNITS / "numa-host-agent-withdraw.service").read_text()
+ENGINE = (UNITS / "numa-ext-engine.service").read_text()
+API = (UNITS / "numa-ext-jobs-api.service").read_text()
 TIMER = (UNITS / "numa-host-agent-withdraw.timer").read_text()
 PROFILE = (ETC / "apparmor.d/numa-host-agent-helper").read_text()
 USERS = (ETC / "sysusers.d/numa-host-agent.conf").read_text()
@@ -36,7 +38,8 @@ def values(unit: str, key: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("unit", "tenths"), [(AGENT, 20), (WITHDRAW, 20), (HELPER, 25), (LEASES, 20)]
+    ("unit", "tenths"),
+    [(AGENT, 20), (WITHDRAW, 20), (HELPER, 25), (LEASES, 20), (ENGINE, 20), (API, 20)],
 )
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
 def test_they_are_exposed_no_more_than_so_much(tmp_path: Path, unit: str, tenths: int) -> None:
