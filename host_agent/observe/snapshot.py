@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from host_agent.machine.libvirt import DomainSource, ListedDomain
@@ -18,8 +17,8 @@ from host_agent.machine.privileged.api import Privileged
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.process import Process, RamRange
 from host_agent.model.workload import Activity, Unmanaged, Workload, parse
-from host_agent.observe.topology.pci import numa_node
-from placement_traits.errors import InvalidValueError, NumaExtError
+from host_agent.observe.machine_files import MachineFiles
+from placement_traits.errors import NumaExtError
 from placement_traits.topology import HostTopology
 
 LOG = logging.getLogger(__name__)
@@ -39,19 +38,28 @@ class _Memory:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
+class ServerScope:
+    """Which servers are looked at.
+
+    :param manage_untagged: see :func:`host_agent.model.workload.parse`
+    :param denied: returns the servers that must not be touched
+    :param read_all: read processes and memory of unmanaged servers, too (to show them)
+    """
+
+    manage_untagged: bool = False
+    denied: Callable[[], Collection[str]] = frozenset
+    read_all: bool = False
+
+
 class Observer:
     """Makes observations and remembers what is expensive to read.
 
     :param source: domains
     :param privileged: processes and memory
-    :param discover: reads the topology
-    :param node_root: ``/sys/devices/system/node``
-    :param device_root: ``/sys/bus/pci/devices``
-    :param online_cpus: ``/sys/devices/system/cpu/online``
-    :param manage_untagged: see :func:`host_agent.model.workload.parse`
+    :param machine: topology, free memory and devices
+    :param scope: which servers it looks at
     :param sample_pages: pages looked up per memory range in a cheap look
-    :param denied: returns the servers that must not be touched
-    :param read_all: read processes and memory of unmanaged servers, too (to show them)
     :param progress: called before each server
     """
 
@@ -59,32 +67,20 @@ class Observer:
         self,
         source: DomainSource,
         privileged: Privileged,
-        discover: Callable[[], HostTopology],
-        node_root: Path,
+        machine: MachineFiles,
         *,
-        device_root: Path = Path("/sys/bus/pci/devices"),
-        online_cpus: Path = Path("/sys/devices/system/cpu/online"),
-        manage_untagged: bool = False,
+        scope: ServerScope = ServerScope(),
         sample_pages: int = 512,
-        denied: Callable[[], Collection[str]] = frozenset,
-        read_all: bool = False,
         progress: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
         self._privileged = privileged
-        self._discover = discover
-        self._node_root = node_root
-        self._device_root = device_root
-        self._online_cpus = online_cpus
-        self._online = ""
-        self._manage_untagged = manage_untagged
+        self._machine = machine
+        self._scope = scope
         self._sample_pages = sample_pages
-        self._denied = denied
-        self._read_all = read_all
         self._progress = progress
         self._clock = clock
-        self._topology: HostTopology | None = None
         self._workloads: dict[str, Workload] = {}
         self._seen: dict[str, ListedDomain] = {}
         self._memory: dict[str, _Memory] = {}
@@ -100,34 +96,13 @@ class Observer:
         """
         if relist:
             self._list()
-        topology = self._topology = self._topology_now(full=full)
-        denied = self._denied()
+        topology = self._machine.topology(full=full)
+        denied = self._scope.denied()
         guests = (
             self._guest(workload.denied if workload.uuid in denied else workload, full=full)
             for workload in self._workloads.values()
         )
         return self._seen_now(topology, tuple(guests))
-
-    def _topology_now(self, *, full: bool) -> HostTopology:
-        """Read the topology when it is time or a CPU came or went: nova wakes CPUs right before a server starts."""
-        online = self._read_online()
-        if self._topology is not None and not full and online == self._online:
-            return self._topology
-        try:
-            found = self._discover()
-        except InvalidValueError:
-            if self._topology is None or self._read_online() == online:
-                raise
-            return self._topology  # a CPU went while its files were read: again in the next round
-        self._online = online
-        return found
-
-    def _read_online(self) -> str:
-        try:
-            return self._online_cpus.read_text()
-        except OSError as error:
-            LOG.debug("CPUs that are online: %s", error)
-            return ""
 
     def again(self, changed: Collection[str]) -> Observation:
         """Look again, cheaply, at some servers only; the others are as they were seen last.
@@ -142,7 +117,7 @@ class Observer:
         return self._seen_now(last.topology, tuple(guests))
 
     def _seen_now(self, topology: HostTopology, guests: tuple[Guest, ...]) -> Observation:
-        free = {node: self._free_mb(node) for node in topology.node_ids}
+        free = {node: self._machine.free_mb(node) for node in topology.node_ids}
         self._last = Observation(topology, guests, free)
         return self._last
 
@@ -165,7 +140,9 @@ class Observer:
                 workloads[uuid] = self._workloads[uuid]
                 continue
             try:
-                workload = parse(domain.xml, domain.activity, manage_untagged=self._manage_untagged)
+                workload = parse(
+                    domain.xml, domain.activity, manage_untagged=self._scope.manage_untagged
+                )
             except NumaExtError as error:
                 self._warn(uuid, f"domain {uuid} is skipped: {error}")
                 continue
@@ -185,13 +162,10 @@ class Observer:
             LOG.warning("%s", sentence)
 
     def _guest(self, workload: Workload, *, full: bool) -> Guest:
-        gpus = {
-            address: numa_node(self._device_root / address)
-            for address in workload.domain.pci_devices
-        }
+        gpus = {address: self._machine.node_of(address) for address in workload.domain.pci_devices}
         # A bound server counts even when it is left alone: what nova promised it and it has not touched is not free.
         bound = bool(workload.domain.cells)
-        if workload.request is None and not bound and not self._read_all:
+        if workload.request is None and not bound and not self._scope.read_all:
             return Guest(workload, gpus=gpus)
         uuid = workload.uuid
         self._progress()
@@ -224,17 +198,3 @@ class Observer:
         if total < _SAMPLE_MIN:
             return {}
         return {node: count / total for node, count in found.items()}
-
-    def _free_mb(self, node: int) -> int:
-        """Free memory of a node, with the page cache that the kernel gives up easily."""
-        try:
-            text = (self._node_root / f"node{node}" / "meminfo").read_text()
-        except OSError as error:
-            LOG.debug("node %s: %s", node, error)
-            return 0
-        kib = {}
-        for line in text.splitlines():
-            words = line.split()
-            if len(words) >= 4:
-                kib[words[2].rstrip(":")] = int(words[3])
-        return (kib.get("MemFree", 0) + kib.get("Inactive(file)", 0)) // 1024

@@ -22,6 +22,7 @@ from host_agent.model.assignment import Guest
 from host_agent.model.journal import Entry
 from host_agent.model.round import Round
 from host_agent.observe.counters.source import CounterSource
+from host_agent.observe.machine_files import MachineFiles
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import Metrics
 from placement_traits.topology import HostTopology
@@ -101,8 +102,7 @@ class BalancedAgent:
         observer = Observer(
             self.host,
             self.host,
-            lambda: self.host.topology,
-            self.folder / "nodes",
+            MachineFiles(lambda: self.host.topology, self.folder / "nodes"),
             clock=lambda: self.now_s,
         )
         executor = make_executor(

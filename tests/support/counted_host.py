@@ -55,6 +55,7 @@ from host_agent.model.process import (
     Target,
 )
 from host_agent.model.rdt import Schemata
+from host_agent.observe.machine_files import MachineFiles
 from host_agent.observe.snapshot import Observer
 from host_agent.observe.topology.rdt import read_rdt
 from placement_traits.errors import ServiceUnavailableError
@@ -274,10 +275,12 @@ class CountedHost(FakeHost):
         observer = Observer(
             self,
             self,
-            lambda: self.topology,
-            self.folder / "node",
-            device_root=self.folder / "pci",
-            online_cpus=self.folder / "online",
+            MachineFiles(
+                lambda: self.topology,
+                self.folder / "node",
+                device_root=self.folder / "pci",
+                online_cpus=self.folder / "online",
+            ),
         )
         options = self._options
         takeover = Takeover(options, journal, lambda: our_threads(self._resctrl))

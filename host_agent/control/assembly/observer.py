@@ -11,7 +11,8 @@ from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.rdt.backend import tree
 from host_agent.observe.denied import DenyList
-from host_agent.observe.snapshot import Observer
+from host_agent.observe.machine_files import MachineFiles
+from host_agent.observe.snapshot import Observer, ServerScope
 from host_agent.observe.topology.host import discover
 from host_agent.observe.topology.sysfs import Given
 from placement_traits.topology import HostTopology
@@ -53,16 +54,23 @@ def build_observer(
     progress: Callable[[], None] = lambda: None,
 ) -> Observer:
     """Return the sensors; see :class:`~host_agent.observe.snapshot.Observer` and :func:`topology_reader`."""
+    kernel = conf.paths.sys
+    machine = MachineFiles(
+        topology_reader(conf, known),
+        kernel / "devices/system/node",
+        kernel / "bus/pci/devices",
+        kernel / "devices/system/cpu/online",
+    )
+    scope = ServerScope(
+        manage_untagged=conf.agent.manage_untagged,
+        denied=DenyList(conf.agent.deny_servers).servers,
+        read_all=read_all,
+    )
     return Observer(
         source,
         privileged,
-        topology_reader(conf, known),
-        conf.paths.sys / "devices/system/node",
-        device_root=conf.paths.sys / "bus/pci/devices",
-        online_cpus=conf.paths.sys / "devices/system/cpu/online",
-        manage_untagged=conf.agent.manage_untagged,
-        denied=DenyList(conf.agent.deny_servers).servers,
+        machine,
+        scope=scope,
         sample_pages=conf.memory.sample_pages,
-        read_all=read_all,
         progress=progress,
     )

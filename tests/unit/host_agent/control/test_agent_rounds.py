@@ -37,7 +37,8 @@ from host_agent.model.partition import PartitionReport, Write, WriteKind
 from host_agent.model.process import MoveReport, RamRange
 from host_agent.model.round import Round
 from host_agent.model.workload import Activity
-from host_agent.observe.snapshot import Observer
+from host_agent.observe.machine_files import MachineFiles
+from host_agent.observe.snapshot import Observer, ServerScope
 from host_agent.report.metrics import METRICS, Metrics
 from host_agent.report.publisher import Publisher
 from host_agent.util.acting import at_rest
@@ -113,11 +114,13 @@ class Bench:
         observer = Observer(
             self.host,
             seam,
-            lambda: self.host.topology,
-            self.nodes,
-            device_root=self.folder / "pci",
-            online_cpus=self.folder / "online",
-            denied=lambda: self.denied,
+            MachineFiles(
+                lambda: self.host.topology,
+                self.nodes,
+                device_root=self.folder / "pci",
+                online_cpus=self.folder / "online",
+            ),
+            scope=ServerScope(denied=lambda: self.denied),
         )
         takeover = Takeover(self.options, self, self._threads_held, clock=self.now)
         self.rollout = Rollout(
@@ -1024,7 +1027,7 @@ def test_the_loop_survives_whatever_happens(bench: Bench, monkeypatch: pytest.Mo
             stop.set()
         raise RuntimeError("unforeseen")
 
-    monkeypatch.setattr(bench.agent._observer, "_discover", topology)
+    monkeypatch.setattr(bench.agent._observer._machine, "_discover", topology)
     bench.agent.run(stop)
     assert rounds == 3
     assert dict(_values(bench.metrics))["numa_ext_rounds", ("failed",)] == 3

@@ -21,6 +21,7 @@ from host_agent.control.pipeline import Refiners
 from host_agent.machine.privileged.dead_man_switch import DeadManSwitch
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.process import MoveLimits, MoveReport, Process, Target
+from host_agent.observe.machine_files import MachineFiles
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import METRICS
 from placement_traits.errors import ServiceUnavailableError
@@ -69,7 +70,9 @@ def agent(
         meminfo.parent.mkdir()
         meminfo.write_text(f"Node {node} MemFree: 90000000 kB\n")
     settings = Options(memory=MemoryOptions(slice_s=1e6))
-    observer = Observer(host, host, lambda: host.topology, folder, progress=sign.progress)
+    observer = Observer(
+        host, host, MachineFiles(lambda: host.topology, folder), progress=sign.progress
+    )
     executor = make_executor(
         host, Silence(), settings, observer.forget_memory, progress=sign.progress
     )

@@ -20,6 +20,7 @@ from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.process import MoveLimits, MoveReport, Process, Target
 from host_agent.model.round import Round
+from host_agent.observe.machine_files import MachineFiles
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import Metrics
 from tests.support.executors import make_executor
@@ -94,7 +95,7 @@ class Bench:
             meminfo.parent.mkdir()
             meminfo.write_text(f"Node {node} MemFree: 2000000 kB\n")
         options = options or Options()
-        observer = Observer(self.host, self.host, lambda: self.host.topology, folder)
+        observer = Observer(self.host, self.host, MachineFiles(lambda: self.host.topology, folder))
         executor = make_executor(self.host, self, options, observer.forget_memory, clock=self.clock)
         self.agent = Agent(
             Stages(self.host, observer, executor, Refiners(refiners, self.metrics.failed_refiner)),

@@ -36,6 +36,7 @@ from host_agent.observe.latency.ipc_proxy import IpcProxy
 from host_agent.observe.latency.ports import SloPorts
 from host_agent.observe.latency.prometheus import PrometheusFeed
 from host_agent.observe.latency.sources import SILENCE_S, SloSources
+from host_agent.observe.machine_files import MachineFiles
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import METRICS
 from placement_traits.errors import CapabilityMissingError
@@ -156,7 +157,9 @@ class Bench:
             ),
             clock=self.clock,
         )
-        observer = Observer(self.host, self.host, lambda: self.host.topology, self.folder / "node")
+        observer = Observer(
+            self.host, self.host, MachineFiles(lambda: self.host.topology, self.folder / "node")
+        )
         options = Options(rdt=RdtOptions(verify_s=1e9))
         executor = make_executor(
             self.host, self, options, observer.forget_memory, levels=self.controller

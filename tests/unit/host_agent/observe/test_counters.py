@@ -21,6 +21,7 @@ from host_agent.observe.counters.libvirt import LibvirtCounters
 from host_agent.observe.counters.perf import PerfCounters
 from host_agent.observe.counters.source import Readings
 from host_agent.observe.counters.stacks import FirstOf, LoggedOnce, NoCounters, Shared
+from host_agent.observe.machine_files import MachineFiles
 from host_agent.observe.snapshot import Observer
 from tests.support.fake_host import FakeHost
 
@@ -103,7 +104,7 @@ class Host:
         self.server = self.fake.boot(
             Server("a", BE_SPECS, vcpus=2, memory_mb=512, shared="0-7"), {0: 512}
         )
-        observer = Observer(self.fake, self.fake, lambda: self.fake.topology, folder)
+        observer = Observer(self.fake, self.fake, MachineFiles(lambda: self.fake.topology, folder))
         self.seen = observer.observe(full=True, relist=True)
         self.tids = [1101, 1102]
 

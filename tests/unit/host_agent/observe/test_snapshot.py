@@ -10,6 +10,7 @@ import pytest
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, Server
 from host_agent.machine.libvirt import ListedDomain
+from host_agent.observe.machine_files import MachineFiles
 from host_agent.observe.snapshot import Observer
 from placement_traits.errors import InvalidValueError
 from placement_traits.topology import HostTopology
@@ -49,7 +50,7 @@ def test_a_bad_domain_keeps_no_other_from_being_seen(
     ill = Server("ill", BE_SPECS, shared="0-7", uuid="badbadba-0000-4000-8000-000000000001")
     well = host.boot(Server("well", BE_SPECS, shared="0-7"), {0: 64})
     host.boot(ill, {0: 64})
-    observer = Observer(host, host, lambda: host.topology, tmp_path)
+    observer = Observer(host, host, MachineFiles(lambda: host.topology, tmp_path))
     with caplog.at_level(logging.WARNING):
         for _look in range(2):
             seen = observer.observe(full=True, relist=True)
@@ -66,7 +67,9 @@ def test_a_device_without_a_node_is_on_none(text: str, tmp_path: Path) -> None:
     device = tmp_path / "pci/0000:81:00.0"
     device.mkdir(parents=True)
     (device / "numa_node").write_text(text)
-    observer = Observer(host, host, lambda: host.topology, tmp_path, device_root=tmp_path / "pci")
+    observer = Observer(
+        host, host, MachineFiles(lambda: host.topology, tmp_path, device_root=tmp_path / "pci")
+    )
     guest = observer.observe(full=True, relist=True).get(server.uuid)
 
     assert guest is not None
@@ -92,7 +95,7 @@ def test_a_cpu_that_goes_while_its_files_are_read_fails_no_round(tmp_path: Path)
     def discover() -> HostTopology:
         return next(looks)()
 
-    observer = Observer(host, host, discover, tmp_path, online_cpus=online)
+    observer = Observer(host, host, MachineFiles(discover, tmp_path, online_cpus=online))
     assert observer.observe(full=True, relist=True).topology == four_nodes()
     online.write_text("0-7 ")
     for expected in (four_nodes(), four_nodes(), found):
@@ -110,7 +113,7 @@ def test_a_file_that_says_what_the_kernel_never_says_is_told(tmp_path: Path) -> 
             return found
         raise InvalidValueError("/sys/cpu7/topology", "x", "an integer")
 
-    observer = Observer(host, host, discover, tmp_path, online_cpus=tmp_path / "none")
+    observer = Observer(host, host, MachineFiles(discover, tmp_path, online_cpus=tmp_path / "none"))
     observer.observe(full=True, relist=True)
     with pytest.raises(InvalidValueError):
         observer.observe(full=True, relist=True)

@@ -16,6 +16,7 @@ from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.round import Round
+from host_agent.observe.machine_files import MachineFiles
 from host_agent.observe.snapshot import Observer
 from placement_traits.service_manager import ServiceManager
 from tests.support.executors import make_executor
@@ -137,7 +138,7 @@ class UnsteadyHost(FakeHost):
 
 def looped(host: UnsteadyHost, manager: ServiceManager, folder: Path) -> Agent:
     """An agent over a host without servers."""
-    observer = Observer(host, host, lambda: host.topology, folder)
+    observer = Observer(host, host, MachineFiles(lambda: host.topology, folder))
     executor = make_executor(host, Nothing(), Options(), observer.forget_memory)
     return Agent(
         Stages(host, observer, executor),

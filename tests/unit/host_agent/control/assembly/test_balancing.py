@@ -27,6 +27,7 @@ from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.observe.counters import registry
 from host_agent.observe.foreign_balancers import Guard
 from host_agent.observe.latency.ipc_proxy import IpcProxy
+from host_agent.observe.machine_files import MachineFiles
 from host_agent.observe.snapshot import Observer
 from placement_traits.errors import InvalidValueError
 from placement_traits.oslo_options import ConfigurationError
@@ -166,7 +167,7 @@ def test_the_model_sees_masks_and_levels_of_the_group_a_server_is_in(tmp_path: P
     host = FakeHost(four_nodes())
     limited = host.boot(Server("limited", BE_SPECS, memory_mb=64, shared="0-7"))
     free = host.boot(Server("free", BE_SPECS, memory_mb=64, shared="0-7"))
-    observer = Observer(host, host, lambda: host.topology, tmp_path)
+    observer = Observer(host, host, MachineFiles(lambda: host.topology, tmp_path))
     seen = observer.observe(full=True, relist=True)
     pid = host.running[limited.uuid].process.pid
     model = ResctrlModel(INTEL, threads=ThreadTable([pid]))
@@ -180,7 +181,7 @@ def test_the_model_sees_masks_and_levels_of_the_group_a_server_is_in(tmp_path: P
 
 def test_without_resctrl_nobody_is_limited(tmp_path: Path) -> None:
     host = FakeHost(four_nodes())
-    observer = Observer(host, host, lambda: host.topology, tmp_path)
+    observer = Observer(host, host, MachineFiles(lambda: host.topology, tmp_path))
     conf = load(tmp_path, f"[host]\nresctrl = {tmp_path}/none\n")
 
     seen = observer.observe(full=True, relist=True)
