@@ -90,30 +90,36 @@ class Amounts:
         self, part: Part, view: HostsView, claims: HostClaims, settings: PlannerSettings
     ) -> Offer:
         """Return how many servers' amounts are free."""
-        counts = np.where(self._able(part.request, view), MANY, 0)
+        counts = np.zeros(len(view.roots), np.int64)
+        # Most hosts of a cloud are full: what is asked of one that lacks something already costs more than all else.
+        rows = self._able(part.request, view)
+        here = np.full(len(rows), MANY)
         for need in view.needs(part):
             if not need.columns:
-                return Offer(np.zeros(len(view.roots), np.int64))
-            left = sum(view.free[at] - claims.taken[at] for at in need.columns)
-            np.minimum(counts, np.maximum(0, left) // need.amount, out=counts)
+                return Offer(counts)
+            left = sum(view.free[at][rows] - claims.taken[at][rows] for at in need.columns)
+            fits = np.flatnonzero(left >= need.amount)
+            rows, here = rows[fits], np.minimum(here[fits], left[fits] // need.amount)
         key = ("whole", part.request.l3, part.request.devices)
         whole = view.remembered(key, lambda: _whole(part.request, view))
         if whole is not None:
             pieces, columns = whole
-            untouched = (claims.taken[list(columns)] == 0).all(axis=0)
-            counts = np.where(untouched, np.minimum(counts, pieces), counts)
+            untouched = (claims.taken[np.array(columns)[:, None], rows] == 0).all(axis=0)
+            here = np.where(untouched, np.minimum(here, pieces[rows]), here)
+        counts[rows] = here
         return Offer(counts)
 
-    def _able(self, request: WorkloadRequest, view: HostsView) -> Mask:
+    def _able(self, request: WorkloadRequest, view: HostsView) -> Integers:
+        """Return the hosts that may take servers of a request."""
         if view.vacated:
-            return np.ones(len(view.roots), bool)
+            return np.arange(len(view.roots))
 
-        def make() -> Mask:
+        def make() -> Integers:
             kinds = (*view.arrays.trait_sets, None)
             able = np.array(
                 [not requirements.lacking_traits(request, traits) for traits in kinds], bool
             )
-            return able[_kinds(view)] & ~view.closed
+            return np.flatnonzero(able[_kinds(view)] & ~view.closed)
 
         # A flavor's tier and whether it asks for ways is all that traits of a host are held against.
         return view.remembered(("able", request.tier, request.ways > 0), make)

@@ -177,10 +177,11 @@ class HostPlanner:
 
         def make() -> int:
             empty = view.empty
+            nothing = view.remembered("nothing taken", lambda: HostClaims(empty))
             counts = np.full(len(view.roots), MANY)
             for aspect in self._aspects:
                 if not isinstance(aspect, Gpus):
-                    offer = aspect.offer(part, empty, HostClaims(empty), settings)
+                    offer = aspect.offer(part, empty, nothing, settings)
                     counts = np.minimum(counts, offer.counts)
             offered = _Offered(counts, None, missed(part.request, empty))
             return _arranged(part, part.wait_for[-1].scope, offered, set(), empty.leaf)[1]

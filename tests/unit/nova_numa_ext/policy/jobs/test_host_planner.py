@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.jobs_round import drawn
-from nova_numa_ext.policy.jobs import postponing
+from nova_numa_ext.policy.gpu.coarse import utility as utility_of_nodes
+from nova_numa_ext.policy.jobs import host_aspects, postponing
 from nova_numa_ext.policy.jobs.host_aspects import Gpus, PlannerSettings
 from nova_numa_ext.policy.jobs.host_planner import HostPlanner
 from nova_numa_ext.policy.jobs.host_view import HostClaims, HostsView
@@ -303,6 +304,27 @@ def test_gpus_that_jobs_have_taken_are_guessed() -> None:
     claims.give(asked, Plan((HostPlace("p", root("a"), 1),)))
     again = planned(asked, hosts, claims)
     assert isinstance(again, Plan) and again.utility > 0.5
+
+
+def test_gpus_are_guessed_once_for_hosts_that_are_alike_and_as_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four hosts get four jobs each: hosts have 0 to 4 of their GPUs taken, and a guess is of one of these."""
+    guessed = []
+
+    def counted(*asked: Any) -> Any:
+        guessed.append(asked)
+        return utility_of_nodes(*asked)
+
+    monkeypatch.setattr(host_aspects, "utility_of_nodes", counted)
+    hosts = view(*map(machine, "abcd"))
+    claims, asked = HostClaims(hosts), job(part(request=gpu_request(1)))
+    for _ in range(16):
+        outcome = planned(asked, hosts, claims)
+        assert isinstance(outcome, Plan) and outcome.utility > 0.5
+        claims.take(asked, outcome)
+    assert isinstance(planned(asked, hosts, claims), Wait)
+    assert len(guessed) == 5
 
 
 def test_a_part_with_gpus_and_one_without_start_together_or_wait_together() -> None:
