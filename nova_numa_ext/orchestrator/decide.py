@@ -13,7 +13,7 @@ back since, Placement still shows all as taken.
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
@@ -82,7 +82,7 @@ class HostQueue:
         self._known = queued.KnownJobs()
         self._state = NO_ROUND_BEFORE
         self._decided_at = -inf
-        self._held_at = -inf
+        self._first = _First("")
 
     def decide(
         self, waiting: Sequence[StoredJob], active: Sequence[StoredJob], now: float
@@ -163,12 +163,10 @@ class HostQueue:
             plan = plans[stored.uuid]
             asked = reserving.amounts(of_jobs[stored.uuid], plan, view, shown)
             asked = reserving.beside(asked, coming, view)
-            if {*asked} <= {*left}:
-                return {stored.uuid: asked}
-            if now < self._held_at + _HELD_AGAIN_S:
-                return {stored.uuid: left}
-            self._held_at = now
-            return {stored.uuid: asked}
+            self._first = self._first.seen(stored, now)
+            is_less = {*asked} <= {*left}
+            may_be_more = now >= self._first.changed_at + _HELD_AGAIN_S
+            return {stored.uuid: asked if is_less or may_be_more else left}
         return {}
 
     def _report(self, trouble: dict[str, Reason]) -> None:
@@ -176,6 +174,26 @@ class HostQueue:
         for uuid in trouble.keys() - self._unreadable:
             _LOG.error("job %s is left out: %s", uuid, trouble[uuid])
         self._unreadable = frozenset(trouble)
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """What was held for the first job that found no place, as it was stored.
+
+    :param changed_at: when it was found to be another amount
+    """
+
+    uuid: str
+    reserved: tuple[ProviderAmount, ...] = ()
+    changed_at: float = -inf
+
+    def seen(self, stored: StoredJob, now: float) -> "_First":
+        """Return what is so after a look at a job."""
+        if stored.uuid != self.uuid:
+            return _First(stored.uuid, stored.reserved)
+        if stored.reserved == self.reserved:
+            return self
+        return _First(stored.uuid, stored.reserved, now)
 
 
 class _UsedHosts:

@@ -12,7 +12,10 @@ from nova_numa_ext.orchestrator.decide import HostQueue
 from nova_numa_ext.orchestrator.store.stored_job import Sizes
 from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
 from nova_numa_ext.policy.jobs.queue import QueueSettings
+from nova_numa_ext.policy.jobs.states import JobState
 from placement_traits import names
+from placement_traits.claim_store import ClaimStore
+from placement_traits.client import PlacementError
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.reporter import Reporter
 from placement_traits.tree import desired_tree
@@ -20,13 +23,20 @@ from placement_traits.view import ViewSettings
 from tests.support.faults import FaultyAdapter, lose_request
 from tests.support.filled_placement import FilledPlacement
 from tests.support.hosts import SETTINGS
-from tests.support.jobs_database import part, stored_job
+from tests.support.jobs_database import new_job, part, stored_job
+from tests.support.jobs_world import World
 
 EVERY_S = 10.0
+LC = {
+    "numa_ext:tier": "LC",
+    "hw:cpu_policy": "dedicated",
+    "hw:numa_nodes": "1",
+    "resources:CUSTOM_RDT_CLOS": "1",
+}
 
 
 class Cloud(FilledPlacement):
-    """Two hosts with agents, one without, each of VCPU 8 and MEMORY_MB 8192, and who reads them.
+    """Two hosts with agents, one without, each of VCPU 8, PCPU 8 and MEMORY_MB 8192, and who reads them.
 
     :ivar now: seconds that pass when told
     :ivar fault: what becomes of the reader's requests
@@ -35,7 +45,7 @@ class Cloud(FilledPlacement):
 
     def __init__(self, adapter):
         super().__init__(adapter)
-        self.roots = {name: self.compute(name) for name in ("h1", "h2", "plain")}
+        self.roots = {name: self.compute(name, PCPU=8) for name in ("h1", "h2", "plain")}
         for name in ("h1", "h2"):
             Reporter(self.client).sync(desired_tree(name, four_nodes(), SETTINGS))
         self.now, self.fault, self.takes_s = 0.0, None, 0.0
@@ -52,9 +62,9 @@ class Cloud(FilledPlacement):
 def cloud():
     """Three hosts in Placement, and the queue's reader of them::
 
-    h1, h2                     VCPU 8, MEMORY_MB 8192; published by an agent
+    h1, h2                     VCPU 8, PCPU 8, MEMORY_MB 8192; published by an agent
     └─ :rdt, :l3_0 … :l3_3     of four nodes, and two GPUs
-    plain                      VCPU 8, MEMORY_MB 8192; no agent
+    plain                      VCPU 8, PCPU 8, MEMORY_MB 8192; no agent
     """
     with PlacementInProcess() as placement:
         yield Cloud(placement.adapter)
@@ -157,3 +167,56 @@ def test_jobs_go_where_placement_has_room(cloud):
     places = {job: [each.host for each in plan.places] for job, plan in decided.starts.items()}
     assert places == {"a": [cloud.roots["h1"]], "b": [cloud.roots["h2"]]}
     assert [each.term for each in decided.waits["c"]] == ["no_room"]
+
+
+def test_ways_of_a_reservation_are_held_in_placement_until_a_job_of_the_queue_takes_them(
+    cloud, tmp_path
+):
+    """An engine with its queue, over the real Placement: a server beside the queue does not get what is held."""
+    cloud.traits(cloud.roots["h2"], names.COMPUTE_DISABLED)
+    world = World(tmp_path, ClaimStore(cloud.client))
+    world.decide = HostQueue(cloud.hosts, QueueSettings(), PlannerSettings()).decide
+    world.api.host = cloud.roots["h1"]
+    world.start()
+    long = _of_one_server(world, "long", memory_mb=6000, walltime_s=3600.0)
+    world.rounds(4)
+    assert world.state(long) is JobState.RUNNING
+    cloud.claim(str(uuid.uuid4()), allocations={cloud.roots["h1"]: {"MEMORY_MB": 6000}})
+    cloud.now += EVERY_S + 1
+
+    first = _of_one_server(world, "first", memory_mb=8000, ways=4)
+    world.rounds(2)
+    assert "no_room" in world.why(first)[0]
+    [(domain, held)] = _held(world)
+    assert held == 4
+    beside = {domain: {names.LLC_WAY: 13}}
+    with pytest.raises(PlacementError):
+        cloud.claim(str(uuid.uuid4()), allocations=beside)
+
+    cloud.now += EVERY_S + 1
+    short = _of_one_server(world, "short", memory_mb=512, ways=13, walltime_s=60.0)
+    world.rounds(1)
+    assert world.state(short) is JobState.PLANNED
+    assert _held(world) == []
+    cloud.claim(str(uuid.uuid4()), allocations=beside)
+    world.cancel(first)
+    world.rounds(4)
+    assert (world.state(first), world.state(short)) == (JobState.CANCELLED, JobState.RUNNING)
+    assert _held(world) == []
+
+
+def _of_one_server(world, name, memory_mb, ways=0, **fields):
+    specs = {"resources_NODE:CUSTOM_LLC_WAY": str(ways), **LC} if ways else {}
+    one = part("p", count=1, sizes=Sizes(1, memory_mb, 0), extra_specs=specs)
+    return world.jobs.create(new_job(name, parts=(one,), trust=name, **fields))
+
+
+def _held(world):
+    """Ways that consumers of ours hold for jobs that wait, by provider."""
+    return [
+        (provider, amounts[names.LLC_WAY])
+        for each in world.claims.all()
+        if each.type == names.RESERVATION_CONSUMER
+        for provider, amounts in each.amounts.items()
+        if names.LLC_WAY in amounts
+    ]

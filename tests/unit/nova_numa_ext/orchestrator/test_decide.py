@@ -253,7 +253,7 @@ def test_more_is_held_once_a_minute_at_most(reserved):
     """Each change is an event of the job, and a write to Placement."""
     _, rounds, long, first = reserved
     less = first.reserved[:1]
-    for seconds, held in ((10, less), (59, less), (61, first.reserved)):
+    for seconds, held in ((10, less), (69, less), (71, first.reserved), (72, first.reserved)):
         decided = rounds.decide([replace(first, reserved=less)], [long], NOW + seconds)
         assert decided.reserved == {"first": held}
 
