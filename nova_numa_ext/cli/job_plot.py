@@ -16,23 +16,24 @@ def queue_length(jobs: Iterable[Job], now: float) -> list[tuple[float, int]]:
 
     A job that went back to the queue counts as waiting until its last start: the API keeps no other.
     """
-    spans = ((job["submitted_at"], _left(job, now), 1) for job in jobs)
-    return _steps(spans)
+    spans = ((job["submitted_at"], _left(job), 1) for job in jobs)
+    return _steps(spans, now)
 
 
 def use(jobs: Iterable[Job], now: float) -> list[tuple[float, int]]:
     """Return how many servers ran from each time on, (seconds since 1970, servers)."""
     spans = (
-        (job["started_at"], job["ended_at"] or now, sum(part["count"] for part in job["parts"]))
+        (job["started_at"], job["ended_at"], sum(part["count"] for part in job["parts"]))
         for job in jobs
         if job["started_at"] is not None
     )
-    return _steps(spans)
+    return _steps(spans, now)
 
 
 def waiting(jobs: Iterable[Job], now: float) -> list[tuple[float, float]]:
     """Return (time of submission, seconds that the job has waited) of each job."""
-    return [(job["submitted_at"], _left(job, now) - job["submitted_at"]) for job in jobs]
+    left = ((job["submitted_at"], _left(job)) for job in jobs)
+    return [(begin, (now if end is None else end) - begin) for begin, end in left]
 
 
 def draw(jobs: Sequence[Job], now: float, path: Path) -> None:
@@ -79,17 +80,22 @@ def draw(jobs: Sequence[Job], now: float, path: Path) -> None:
         ) from error
 
 
-def _left(job: Job, now: float) -> float:
-    """Return when a job left the queue: started or ended, else now."""
+def _left(job: Job) -> float | None:
+    """Return when a job left the queue: started or ended; None while it waits."""
     found = job["started_at"] if job["started_at"] is not None else job["ended_at"]
-    return now if found is None else float(found)
+    return None if found is None else float(found)
 
 
-def _steps(spans: Iterable[tuple[float, float, int]]) -> list[tuple[float, int]]:
-    changes: dict[float, int] = {}
+def _steps(spans: Iterable[tuple[float, float | None, int]], now: float) -> list[tuple[float, int]]:
+    """Return how much there is from each time on, up to now.
+
+    :param spans: from, until, how much; None: it goes on
+    """
+    changes: dict[float, int] = {now: 0}
     for begin, end, amount in spans:
         changes[begin] = changes.get(begin, 0) + amount
-        changes[end] = changes.get(end, 0) - amount
+        if end is not None:
+            changes[end] = changes.get(end, 0) - amount
     level, steps = 0, []
     for at in sorted(changes):
         level += changes[at]

@@ -420,9 +420,9 @@ JOBS = [
 
 def test_queue_waiting_and_use_are_counted_of_jobs_times():
     assert job_plot.queue_length(JOBS, 150.0) == [
-        *((0.0, 1), (30.0, 2), (60.0, 2), (90.0, 0), (100.0, 1), (150.0, 0))
+        *((0.0, 1), (30.0, 2), (60.0, 2), (90.0, 0), (100.0, 1), (150.0, 1))
     ]
-    assert job_plot.use(JOBS, 150.0) == [(60.0, 2), (90.0, 3), (120.0, 1), (150.0, 0)]
+    assert job_plot.use(JOBS, 150.0) == [(60.0, 2), (90.0, 3), (120.0, 1), (150.0, 1)]
     waits = [(0.0, 60.0), (30.0, 60.0), (60.0, 30.0), (100.0, 50.0)]
     assert job_plot.waiting(JOBS, 150.0) == waits
 
