@@ -5,8 +5,9 @@ A group that holds leafs already stays in them: what it holds and has no server 
 is refused. Only a server that moves may go beside, and further. A group that holds nothing grows near its servers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from nova_numa_ext.policy.network import uplinks
@@ -289,21 +290,32 @@ def _uplinks(leafs: Leafs, request: GroupRequest, takes: Takes) -> dict[str, int
 def _others(
     leafs: Leafs, request: GroupRequest, takes: Takes
 ) -> tuple[tuple[LeafPlaces, ...], tuple[str, ...]]:
-    """Return spares, and all leafs with room that have no place; both the nearest first."""
+    """Return spares, and all leafs with room that have no place; both the nearest first, and where the group may be."""
     placed = {one.at: one for one in takes}
     beside = [(at, _beside(leafs.leafs[at], one, request)) for at, one in placed.items()]
     pods = {leafs.leafs[at].pod for at in placed}
     middle = sum(placed) / len(placed)
-    rest = [at for at, leaf in enumerate(leafs.leafs) if at not in placed and leaf.room]
+    allowed = _below_same(leafs, request.within, placed)
+    rest = [at for at in allowed if at not in placed and leafs.leafs[at].room]
     rest.sort(key=lambda at: (leafs.leafs[at].pod not in pods, abs(at - middle), at))
     is_shared = request.share is UplinkShare.SHARED  # another would leave its uplinks for others'
-    further = [(at, leafs.leafs[at].room) for at in _open(leafs, rest) if is_shared]
+    further = ((at, leafs.leafs[at].room) for at in rest if is_shared and not leafs.is_closed(at))
     spares, left = [], request.spares
-    for at, room in (*beside, *further):
+    for at, room in chain(beside, further):
+        if not left:
+            break
         if hosts := min(left, room):
             spares.append(LeafPlaces(leafs.leafs[at].name, hosts))
             left -= hosts
     return tuple(spares), tuple(leafs.leafs[at].name for at in rest)
+
+
+def _below_same(leafs: Leafs, level: str | None, places: Collection[int]) -> list[int]:
+    """Return the leafs of the nodes of a level in which there are places; all leafs without a level."""
+    if level is None:
+        return list(range(len(leafs.leafs)))
+    nodes = _nodes(leafs, level)
+    return [at for node in nodes if not set(node).isdisjoint(places) for at in node]
 
 
 def _beside(leaf: Leaf, take: Take, request: GroupRequest) -> int:

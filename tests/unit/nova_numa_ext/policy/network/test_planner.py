@@ -48,6 +48,16 @@ def test_spares_of_a_quiet_group_are_in_its_leafs_only() -> None:
     assert found.spares == (LeafPlaces("l000", 2), LeafPlaces("l001", 2))
 
 
+def test_spares_are_below_the_node_that_a_group_must_stay_within() -> None:
+    """Nova takes them where a claim is lost or a build fails, and asks no one again."""
+    leafs = leafs_of(fabric([18] * 6, leafs_per_pod=2))
+    found = plan(leafs, GroupRequest(32, within="pod", spares=10))
+    assert found.spares == (LeafPlaces("l001", 4),)
+    assert found.next_best == ()
+    of_leaf = plan(leafs, GroupRequest(17, within="leaf", spares=10))
+    assert of_leaf.spares == (LeafPlaces("l000", 1),)
+
+
 def test_a_plan_says_who_chose_and_how_many_leafs_there_could_be() -> None:
     leafs = leafs_of(fabric([18] * 6))
     found = plan(leafs, GroupRequest(32))
