@@ -12,13 +12,14 @@ from osc_lib.exceptions import CommandError
 
 from nova_numa_ext.cli import fabric_drawing
 from nova_numa_ext.cli.cloud import ListedProvider
-from nova_numa_ext.cli.fabric_sources import aggregates, ibnetdiscover, native, slurm
+from nova_numa_ext.cli.fabric_sources import aggregates, ibnetdiscover, lldp, native, slurm
 from nova_numa_ext.heal.group_claims import SweepResult
 from placement_traits import names
 from placement_traits.fabric import Fabric, FabricKind
 from placement_traits.fabric_tree import layout_of
 
 _FILES: Final = ("native", "slurm-conf", "slurm-yaml", "ibnetdiscover")
+_LLDP: Final = "lldp"  # it shows leafs and no pods: it verifies a plan, and makes none
 _OF_NOVA: Final = ("aggregates", "segments")
 SWEPT: Final = {
     SweepResult.RELEASED: "released",
@@ -132,6 +133,9 @@ class ShowFabric(command.Lister):  # type: ignore[misc]
 class VerifyFabric(command.Lister):  # type: ignore[misc]
     """Compare a plan with what was seen of the cables: hosts that hang on another leaf, or were not seen.
 
+    What lldpd of the hosts has heard (--from lldp) shows the switch's port, too, and hosts that see none of the plan's
+    leafs are on another one.
+
     With --mark, hosts on another leaf get the trait CUSTOM_NUMA_EXT_MISCABLED, with which no group is placed there;
     the others lose it.
     """
@@ -140,7 +144,9 @@ class VerifyFabric(command.Lister):  # type: ignore[misc]
         """Add plan and what was seen."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument("file", metavar="<plan>", help="The plan, YAML")
-        parser.add_argument("--from", dest="source", choices=_FILES, default="ibnetdiscover")
+        parser.add_argument(
+            "--from", dest="source", choices=(*_FILES, _LLDP), default="ibnetdiscover"
+        )
         parser.add_argument("seen", metavar="<seen>", help="File with what was seen")
         parser.add_argument("--mark", action="store_true", help="Write what is found to Placement")
         return parser
@@ -148,17 +154,22 @@ class VerifyFabric(command.Lister):  # type: ignore[misc]
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and rows."""
         plan = _read("native", parsed_args.file, "", FabricKind.ETHERNET)
-        seen = _read(parsed_args.source, parsed_args.seen, plan.name, plan.kind)
-        planned = _planned_leafs(plan, seen)
-        rows = [
-            (host, leaf, seen.hosts.get(host, "not seen"))
-            for host, leaf in plan.hosts.items()
-            if host not in seen.hosts or planned.get(seen.hosts[host]) != leaf
-        ]
+        if parsed_args.source == _LLDP:
+            elsewhere = _heard_elsewhere(plan, parsed_args.seen)
+        else:
+            seen = _read(parsed_args.source, parsed_args.seen, plan.name, plan.kind)
+            planned = _planned_leafs(plan, seen)
+            elsewhere = {
+                host: seen.hosts.get(host)
+                for host, leaf in plan.hosts.items()
+                if host not in seen.hosts or planned.get(seen.hosts[host]) != leaf
+            }
         if parsed_args.mark:
-            elsewhere = {host for host, _, _ in rows if host in seen.hosts}
-            self.app.client_manager.numa.fabric_writer().mark(plan, elsewhere)
-        return ("Host", "Planned", "Seen"), rows
+            marked = {host for host, leaf in elsewhere.items() if leaf is not None}
+            self.app.client_manager.numa.fabric_writer().mark(plan, marked)
+        return ("Host", "Planned", "Seen"), [
+            (host, plan.hosts[host], leaf or "not seen") for host, leaf in elsewhere.items()
+        ]
 
 
 class DrainFabric(command.Lister):  # type: ignore[misc]
@@ -210,13 +221,28 @@ class SweepFabric(command.Lister):  # type: ignore[misc]
         return ("Server group", "Project", "Result"), rows
 
 
-def _read(source: str, file: str, name: str, kind: FabricKind) -> Fabric:
+def _heard_elsewhere(plan: Fabric, file: str) -> dict[str, str | None]:
+    """Return hosts that have heard another switch than their leaf, with what they heard; None: nothing."""
+    heard = lldp.read(_text(file), file)
+    found: dict[str, str | None] = {}
+    for host, leaf in plan.hosts.items():
+        neighbour = lldp.seen_on(heard.get(host, ()), leaf, plan.leafs)
+        if neighbour is None or not neighbour.is_node(leaf):
+            found[host] = None if neighbour is None else str(neighbour)
+    return found
+
+
+def _text(file: str) -> str:
     try:
-        text = Path(file).read_text(encoding="utf-8")
+        return Path(file).read_text(encoding="utf-8")
     except OSError as error:
         raise CommandError(f"{file} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise CommandError(f"{file} is no text in UTF-8.") from error
+
+
+def _read(source: str, file: str, name: str, kind: FabricKind) -> Fabric:
+    text = _text(file)
     if source == "slurm-conf":
         return slurm.read_conf(text, name, kind, file)
     if source == "slurm-yaml":

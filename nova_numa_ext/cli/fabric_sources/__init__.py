@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where plans of fabrics come from; each module reads one form, and refuses what it cannot use in one sentence.
+"""Where plans of fabrics come from, and what verifies them.
+
+Each module reads one form, and refuses what it cannot use in one sentence.
 
 :mod:`.native`
     our own YAML, read and written
@@ -9,4 +11,6 @@
     what ``ibnetdiscover`` prints
 :mod:`.aggregates`
     nova's aggregates with ``numa_ext:leaf`` and ``numa_ext:pod``, and those that Neutron makes of segments
+:mod:`.lldp`
+    what ``lldpcli`` of the hosts prints; it only verifies
 """

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``openstack numa fabric …`` on the real Placement, from another source's file to a drained leaf."""
 
+import json
 import uuid
 from types import SimpleNamespace
 
@@ -96,6 +97,35 @@ def test_a_host_on_another_leaf_is_marked_until_it_is_where_it_should_be(cloud, 
     assert names.MISCABLED not in host_traits(cloud, "h1"), "what is not seen is not wrong"
     seen.write_text(SLURM)
     assert call(cloud, VerifyFabric, *words) == []
+    assert names.MISCABLED not in host_traits(cloud, "h5")
+
+
+def test_a_host_that_has_heard_another_leaf_is_marked(cloud, tmp_path):
+    """By lldpd: one cable swapped, one host that hears a switch of another network alone, one that hears nothing."""
+
+    def said(*systems):
+        entries = [
+            {f"eth{n}": {"chassis": {each: {}}, "port": {"id": {"value": "7"}}}}
+            for n, each in enumerate(systems)
+        ]
+        return {"lldp": {"interface": entries}}
+
+    call(cloud, ApplyFabric, cloud.plan)
+    plan = {f"h{n}": "l1" if n < 5 else "l2" for n in range(1, 9)}
+    heard = {host: said("mgmt", f"{leaf}.example.org") for host, leaf in plan.items()}
+    heard |= {"h5": said("mgmt", "l1"), "h6": said("mgmt"), "h7": said()}
+    seen = tmp_path / "heard.json"
+    seen.write_text(json.dumps(heard))
+    words = (cloud.plan, "--from", "lldp", seen, "--mark")
+    assert call(cloud, VerifyFabric, *words) == [
+        {"Host": "h5", "Planned": "l2", "Seen": "l1 port 7"},
+        {"Host": "h6", "Planned": "l2", "Seen": "mgmt port 7"},
+        {"Host": "h7", "Planned": "l2", "Seen": "not seen"},
+    ]
+    assert names.MISCABLED in host_traits(cloud, "h5")
+    assert names.MISCABLED not in host_traits(cloud, "h1")
+    seen.write_text(json.dumps(heard | {"h5": said("l2"), "h6": said("l2")}))
+    assert [row["Host"] for row in call(cloud, VerifyFabric, *words)] == ["h7"]
     assert names.MISCABLED not in host_traits(cloud, "h5")
 
 
