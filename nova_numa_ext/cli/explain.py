@@ -181,6 +181,8 @@ def _filter_lines(entry: dict[str, Any]) -> Iterator[str]:
     yield f"view     {view['state']}, {age}, {view['hosts']} hosts"
     if "job" in entry:
         yield from _job_lines(entry["job"])
+    if "group" in entry:
+        yield from _group_lines(entry["group"])
     modes = entry.get("modes", {})
     for problem in entry["problems"]:
         yield f"{'WRONG   ' if modes else 'REFUSED '} {problem}"
@@ -220,6 +222,19 @@ def _job_lines(job: dict[str, Any]) -> Iterator[str]:
         yield f"         requested by the part: {specs}"
     if job["any_utility"]:
         yield "         postponed for the last time: numa_ext:min_utility does not count"
+
+
+def _group_lines(group: dict[str, Any]) -> Iterator[str]:
+    """Where the servers of a server group go on the fabric, and why there."""
+    leafs = ", ".join(f"{leaf} {hosts}" for leaf, hosts in group["leafs"].items())
+    held = (
+        "its leafs are held for it from now on"
+        if group["claimed"]
+        else "nothing more is held for it"
+    )
+    yield f"group    {group['id']}: servers by leaf: {leafs or 'none'}; {group['spares']} spare hosts; {held}"
+    if group["reasons"]:
+        yield f"         {'; '.join(group['reasons'])}"
 
 
 def _mode_lines(entry: dict[str, Any]) -> Iterator[str]:

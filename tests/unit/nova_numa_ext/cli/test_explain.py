@@ -113,6 +113,24 @@ def test_the_only_host_left_is_the_best_one() -> None:
     assert "best     h1: one host was left, the weigher was not asked" in told(filtered([], 0))
 
 
+def test_where_the_servers_of_a_group_go_and_why_there() -> None:
+    group = {
+        "id": "g1",
+        "leafs": {"l000": 16, "l001": 16},
+        "spares": 4,
+        "claimed": True,
+        "reasons": ["leafs chosen by vnb", "leafs: 2, at least needed: 2"],
+    }
+    lines = told({**filtered([], 0), "group": group}).splitlines()
+    at = lines.index(
+        "group    g1: servers by leaf: l000 16, l001 16; 4 spare hosts; its leafs are held for it from now on"
+    )
+    assert lines[at + 1] == "         leafs chosen by vnb; leafs: 2, at least needed: 2"
+    last = {**group, "leafs": {}, "claimed": False, "reasons": []}
+    text = told({**filtered([], 0), "group": last})
+    assert "g1: servers by leaf: none; 4 spare hosts; nothing more is held for it" in text
+
+
 def test_equal_candidates_are_one_line_and_of_many_only_three_are_shown() -> None:
     pairs = [
         {"l3": [number], "loses": f"ways_free={number} (against 0)" if number else None}
