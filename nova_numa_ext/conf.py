@@ -379,6 +379,12 @@ class SchedulerOptions(Section):
         0.5, "fragmentation", "what stays free is still usable by servers of the same shape."
     )
     gpu_multiplier: float = _multiplier(1.0, "gpu", "utility of the GPU set that the host offers.")
+    net_block_multiplier: float = _multiplier(
+        0.5,
+        "net_block",
+        "a server of no group stays off leafs whose uplinks a group has alone, and goes to leafs that are in use, the "
+        "fullest first. Without a fabric in Placement it has no effect.",
+    )
 
     def multiplier(self, name: str) -> float:
         """Return the weight of a term of the score, or ``weight``: of the weigher among nova's."""

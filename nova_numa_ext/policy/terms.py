@@ -72,6 +72,7 @@ class Term(StrEnum):
     BANDWIDTH = "bandwidth"
     CROSS_SOCKET_BANDWIDTH = "cross_socket_bandwidth"
     FRAGMENTATION = "fragmentation"
+    NET_BLOCK = "net_block"
     REFUSED = "refused"
     SPARE = "spare"
 

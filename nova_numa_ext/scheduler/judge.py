@@ -91,6 +91,7 @@ class DecisionContext:
     :param planner: judges GPUs
     :param modes: of the hosts that are not to be refused, by root provider
     :param reach: judges remote GPUs; None where none are asked for, or nothing is known of them
+    :param net_block: how well hosts suit a server of no group by their leafs, by root provider
     """
 
     snapshot: FleetSnapshot
@@ -102,6 +103,7 @@ class DecisionContext:
     planner: gpus.GpuPlanner = field(default_factory=gpus.GpuPlanner)
     modes: Mapping[str, Mode] = field(default_factory=dict)
     reach: Reach | None = None
+    net_block: Mapping[str, float] = field(default_factory=dict)
 
 
 def _no_gpus(_: Candidate) -> None:
@@ -204,6 +206,7 @@ class Judge:
             best,
             self._guest,
             chosen.utility if chosen else self._nearness(host_state, view),
+            self._context.net_block.get(host_state.uuid),
         )
         return verdict(host_state, (), ranked, offer)
 

@@ -29,6 +29,7 @@ from nova_numa_ext.scheduler.group_plan import GroupPlanner
 from nova_numa_ext.scheduler.measures import Measures
 from nova_numa_ext.scheduler.remote_gpus import RemoteGpuSource
 from nova_numa_ext.scheduler.session import Engine
+from nova_numa_ext.scheduler.single_leafs import SingleLeafs
 from placement_traits.client import PlacementClient
 from placement_traits.errors import NumaExtError
 from placement_traits.journal import Journal
@@ -154,9 +155,19 @@ def _made() -> Engine:
         plan_options(options),
     )
     settings = view_settings(options)
+    singles = SingleLeafs(
+        lambda: PlacementFabrics(PlacementClient(endpoints.placement(conf))), settings.interval_s
+    )
     remote = RemoteGpuSource(endpoints.placement(conf), settings.interval_s, settings.max_age_s)
     return Engine(
-        conf, options, view, journal, measures=measures, group_planner=groups, remote=remote
+        conf,
+        options,
+        view,
+        journal,
+        measures=measures,
+        group_planner=groups,
+        remote=remote,
+        singles=singles,
     )
 
 

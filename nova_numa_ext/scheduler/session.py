@@ -56,6 +56,7 @@ from nova_numa_ext.scheduler.judge import DecisionContext
 from nova_numa_ext.scheduler.ledger import Ledger
 from nova_numa_ext.scheduler.measures import Measures
 from nova_numa_ext.scheduler.shortlist import ByScore, LaterFilters, Question, Shortlist
+from nova_numa_ext.scheduler.single_leafs import SingleLeafs
 from placement_traits.errors import NumaExtError
 from placement_traits.journal import Journal
 from placement_traits.request import concerns_us
@@ -104,6 +105,7 @@ class Engine:
     :param measures: what is counted of decisions, None for nothing
     :param group_planner: plans server groups on the fabric, None: they are not planned
     :param remote: pools and leases of remote GPUs, None where they decide nothing
+    :param singles: leafs as servers of no group find them, None where they decide nothing
     """
 
     def __init__(
@@ -117,11 +119,13 @@ class Engine:
         measures: Measures | None = None,
         group_planner: GroupPlanner | None = None,
         remote: remote_gpus.RemoteGpuSource | None = None,
+        singles: SingleLeafs | None = None,
     ) -> None:
         self._conf = conf
         self._options = options
         self._view = view
         self._remote = remote
+        self._singles = singles
         self._journal = journal
         self._clock_s = clock_s
         self._measures = measures or Measures()
@@ -300,6 +304,9 @@ class Engine:
             reach=remote_gpus.reach(
                 self._remote, spec, parsed.request, host_states, len(picks) - settled
             ),
+            net_block=self._singles.of(host_states, snapshot.arrays)
+            if self._singles is not None and parsed.group is None and parsed.request is not None
+            else {},
         )
         return context, settled
 

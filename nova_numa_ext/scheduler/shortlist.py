@@ -23,7 +23,7 @@ from nova_numa_ext.policy.numa.coarse import CoarseRequest, Known, PoolRequest
 from nova_numa_ext.policy.numa.coarse_terms import Integers, Mask
 from nova_numa_ext.policy.numa.score import Floats
 from nova_numa_ext.policy.numa.shortlist import Size
-from nova_numa_ext.scheduler import compat, gpus, nova_objects
+from nova_numa_ext.scheduler import compat, gpus, nova_objects, single_leafs
 from nova_numa_ext.scheduler.aggregates import for_each
 from nova_numa_ext.scheduler.decision import Judged, ParsedSpec, reorder
 from nova_numa_ext.scheduler.judge import DecisionContext, HostVerdict
@@ -305,6 +305,11 @@ class ByScore:
             device_order=compat.device_order(requested=bool(devices)),
             gpus=planner.request_and_rules(request, question.spec)
             if gpus.asked(question.spec)
+            else None,
+            net_block=single_leafs.column(
+                question.context.net_block, [state.uuid for state in host_states]
+            )
+            if question.context.net_block
             else None,
         )
         guess = coarse.coarse(asked, snapshot.arrays, rows, known, multipliers[:, 1:])

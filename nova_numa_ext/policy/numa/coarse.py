@@ -62,6 +62,7 @@ class CoarseRequest:
     :param devices: what is asked of pools of devices
     :param device_order: 1 where nova tries cells with few free PCI devices first, -1 with many, 0 for neither
     :param gpus: what is asked of those devices that may be GPUs, and how they are judged; None: they are not
+    :param net_block: how well each host's leaf suits, NaN where one hangs on none, H; None: all hang on none
     """
 
     request: WorkloadRequest
@@ -71,6 +72,7 @@ class CoarseRequest:
     devices: tuple["PoolRequest", ...] = ()
     device_order: int = 0
     gpus: tuple[GpuRequest, GpuRules] | None = None
+    net_block: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,8 @@ def coarse(
     place = coarse_terms.place_of(asked.request, cells, picked, domains)
     terms = coarse_terms.terms(asked.request, asked.guest, cells, domains, place)
     terms[Term.GPU] = _gpu_utility(asked, arrays, rows, known, place)
+    unknown = np.full(len(rows), np.nan)
+    terms[Term.NET_BLOCK] = unknown if asked.net_block is None else asked.net_block
     return Coarse(combine(np.stack([terms[t] for t in SCORED], axis=1), weights), able & fits)
 
 

@@ -18,6 +18,8 @@ term                        value
                             hosts
 ``fragmentation``           share of the free dedicated CPUs that guest cells of the same shape can still use afterwards
 ``gpu``                     utility of the GPU set
+``net_block``               of a server of no group: how little its leaf of the fabric is in the way of groups,
+                            :mod:`nova_numa_ext.policy.network.singles`
 ==========================  ==========================================================================================
 
 A host whose agent is silent keeps no promise to a latency-critical server: its score is less by 1, so that it comes
@@ -62,6 +64,7 @@ SCORED: Final = (
     Term.CROSS_SOCKET_BANDWIDTH,
     Term.FRAGMENTATION,
     Term.GPU,
+    Term.NET_BLOCK,
 )
 NEUTRAL: Final = 0.5
 WORST_PENALTY: Final = 2
@@ -77,6 +80,7 @@ class HostOffer:
     :param candidate: its best allocation candidate, None when it has none
     :param guest: the guest's cells, empty for a floating guest
     :param gpu_utility: utility of the candidate's GPU set, None without GPUs
+    :param net_block: how well its leaf suits a server of no group, in [0, 1]; None: it hangs on none
     """
 
     view: HostView | None = None
@@ -85,6 +89,7 @@ class HostOffer:
     candidate: Candidate | None = None
     guest: tuple[GuestCell, ...] = ()
     gpu_utility: float | None = None
+    net_block: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +173,7 @@ def terms(request: WorkloadRequest, offer: HostOffer, most: Spare) -> dict[Term,
         else None,
         Term.FRAGMENTATION: _usable(offer),
         Term.GPU: offer.gpu_utility,
+        Term.NET_BLOCK: offer.net_block,
     }
 
 

@@ -9,6 +9,7 @@ import pytest
 from nova import exception
 from nova.conf import CONF
 
+from nova_numa_ext.cli import explain_command
 from nova_numa_ext.conf import NetworkOptions, SchedulerOptions
 from nova_numa_ext.fabrics import GroupOwner, PlacementFabrics
 from nova_numa_ext.heal.group_claims import GroupMember, SweepResult, sweep
@@ -17,6 +18,7 @@ from nova_numa_ext.policy.network.groups import LeafPlan
 from nova_numa_ext.policy.network.planner import plan
 from nova_numa_ext.scheduler import process, session
 from nova_numa_ext.scheduler.group_plan import GroupPlanner
+from nova_numa_ext.scheduler.single_leafs import SingleLeafs
 from placement_traits import names
 from placement_traits.journal import Journal
 from tests.support.fabric_in_placement import put_fabric
@@ -30,12 +32,13 @@ class Trained:
     """A fabric in the scheduler's Placement: leafs of some hosts, two a pod, hosts named ``l000-00`` …
 
     :param made: databases and compute nodes that an earlier test has made, by the first two arguments
+    :param leafs_per_pod: in the order of leafs
     """
 
-    def __init__(self, cloud, leafs, hosts_per_leaf, made):
+    def __init__(self, cloud, leafs, hosts_per_leaf, made, leafs_per_pod=2):
         self.cloud = cloud
         if (leafs, hosts_per_leaf) not in made:
-            self.make(leafs, hosts_per_leaf)
+            self.make(leafs, hosts_per_leaf, leafs_per_pod)
             made[leafs, hosts_per_leaf] = (cloud.service.image(), [*cloud.hosts.computes])
         image, nodes = made[leafs, hosts_per_leaf]
         cloud.hosts.computes = [*nodes]
@@ -43,10 +46,11 @@ class Trained:
         self.fabrics = PlacementFabrics(cloud.placement)
         self.configure()
 
-    def make(self, leafs, hosts_per_leaf):
+    def make(self, leafs, hosts_per_leaf, leafs_per_pod):
         """Put fabric and hosts into Placement."""
         cloud = self.cloud
-        put_fabric(cloud.placement, fabric([hosts_per_leaf] * leafs))
+        plan = fabric([hosts_per_leaf] * leafs, leafs_per_pod=leafs_per_pod)
+        put_fabric(cloud.placement, plan)
         cloud.placement.put(f"/traits/{names.HOST}")
         cloud.placement.put(f"/traits/{names.OWNER}")
         for leaf in range(leafs):
@@ -71,6 +75,7 @@ class Trained:
             self.cloud.view,
             Journal(self.cloud.journal_path, 2**22, 1),
             group_planner=GroupPlanner(lambda: self.fabrics, plan, process.plan_options(chosen)),
+            singles=SingleLeafs(lambda: self.fabrics, interval_s=0.0),
         )
         self.engine = engine
         process.use(engine)
@@ -158,6 +163,29 @@ def test_alternates_are_in_the_groups_own_leafs(small):
     for selections in small.cloud.last_selections:
         assert {each.service_host[:4] for each in selections} <= {"l000", "l001"}
         assert len(selections) == 3
+
+
+def test_single_servers_stay_off_a_groups_uplinks_and_go_where_others_are(small):
+    """A host of the group's leafs is as free as any other one, and it is left alone."""
+    assert set(leafs_of(small.boot(server_group(1), 4))) == {"l000", "l001"}
+    keys = {"numa_ext:net_class": "low"}
+    singles = [host for _ in range(3) for host in small.boot(None, 1, keys=keys)]
+    assert leafs_of(singles) == ["l003"] * 3
+    small.configure(net_block_multiplier=0.0)
+    free(small)
+    assert leafs_of(small.boot(None, 1, keys=keys)) != []
+
+
+def test_explain_shows_where_a_group_goes_and_why(small, capsys):
+    group = server_group(1)
+    small.boot(group, 4)
+    first = small.cloud.last_servers[0]
+    assert explain_command.main([first, "--journal", str(small.cloud.journal_path)]) == 0
+    told = capsys.readouterr().out
+    assert (
+        f"group    {group.uuid}: servers by leaf: l000 2, l001 2; 2 spare hosts; its leafs" in told
+    )
+    assert "leafs chosen by vnb; leafs: 2, at least needed: 2" in told
 
 
 def test_a_quiet_group_keeps_off_uplinks_that_a_group_before_it_shares(small):

@@ -25,7 +25,7 @@ MUTABLE = {
     *("pick_ttl", "pick_limit", "journal_hosts", "shortlist", "weight_multiplier"),
     *("slices_multiplier", "neighbours_multiplier", "devil_packing_multiplier"),
     *("ways_multiplier", "bandwidth_multiplier", "cross_socket_bandwidth_multiplier"),
-    *("fragmentation_multiplier", "gpu_multiplier"),
+    *("fragmentation_multiplier", "gpu_multiplier", "net_block_multiplier"),
 }
 
 

@@ -228,6 +228,7 @@ def test_a_term_that_is_unknown_for_all_hosts_is_left_out():
         Term.FRAGMENTATION,
         Term.GPU,
         Term.CROSS_SOCKET_BANDWIDTH,
+        Term.NET_BLOCK,
     }
     assert only.value == 1.0
 
