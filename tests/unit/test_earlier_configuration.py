@@ -2,6 +2,7 @@
 """Configuration files of the release before this one: every option is read, or a sentence says what takes its place."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ from host_agent.conf import configuration
 from host_agent.console import doctor
 from nova_numa_ext import conf as scheduler_conf
 from nova_numa_ext.cli import status_command
+from nova_numa_ext.orchestrator import conf as jobs_conf
 from placement_traits import oslo_options
 from placement_traits.errors import NumaExtError
 from placement_traits.findings import Level
 from placement_traits.options import declared
 from tests.support.old_release import OldRelease
 
+ROOT = Path(__file__).parents[2]
 _LIST = """
 import json, sys, importlib
 listed = importlib.import_module(sys.argv[1]).list_opts()
@@ -111,6 +114,30 @@ def test_a_renamed_option_keeps_the_value_that_was_given(tmp_path: Path) -> None
     slo = conf.oslo.slo
     assert (slo.at_risk_slack_percent, slo.ample_slack_percent) == (3, 30)
     assert configuration.unknown_keys(conf) == []
+
+
+def test_todays_name_counts_where_both_are_given(tmp_path: Path) -> None:
+    file = tmp_path / "agent.conf"
+    file.write_text("[slo]\nyellow_percent = 3\nat_risk_slack_percent = 4\n")
+    assert configuration.load([f"--config-file={file}"]).oslo.slo.at_risk_slack_percent == 4
+
+
+def test_the_upgrade_page_lists_every_option_that_is_read_by_an_earlier_name() -> None:
+    page = (ROOT / "doc/source/operator/upgrade.rst").read_text()
+    listed = re.findall(r"\* - ``\[(\w+)\](\w+)``\n     - ``(\w+)``", page)
+    of_agent = {
+        (name, each.option.formerly, each.name)
+        for name, section in configuration.SECTIONS.items()
+        for each in declared(section)
+        if each.option.formerly
+    }
+    earlier = {
+        (tuple(option.deprecated_opts), option.name)
+        for _, options in [*scheduler_conf.list_opts(), *jobs_conf.list_opts()]
+        for option in options
+        if option.deprecated_opts
+    }
+    assert (set(listed), earlier) == (of_agent, set())
 
 
 def test_a_mistake_below_an_earlier_name_is_shown_with_its_value(tmp_path: Path) -> None:
