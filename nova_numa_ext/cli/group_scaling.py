@@ -145,28 +145,26 @@ class ShowScaling(command.ShowOne):  # type: ignore[misc]
         return _shown(found)
 
 
-class PauseScaling(command.ShowOne):  # type: ignore[misc]
-    """Decide nothing on an elastic group until it is resumed."""
+class _OfGroup(command.ShowOne):  # type: ignore[misc]
+    """A command about one group, which takes nothing else."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the group."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         _add_group(parser)
         return parser
+
+
+class PauseScaling(_OfGroup):
+    """Decide nothing on an elastic group until it is resumed."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and values."""
         return _shown(_client(self).pause_scaling(parsed_args.group, paused=True))
 
 
-class ResumeScaling(command.ShowOne):  # type: ignore[misc]
+class ResumeScaling(_OfGroup):
     """Decide on an elastic group again, on the periods that were missed, too."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the group."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        _add_group(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and values."""

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces of groups from CSV files: what monitoring has seen of each member, period by period."""
 
-import csv
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final, NoReturn
+from collections.abc import Iterable
+from typing import Final
 
 from nova_numa_ext.policy.elastic.load import MemberLoad
 from nova_numa_ext.policy.elastic.period import Member, Period
+from nova_numa_ext.policy.trace_line import TraceLine
 from placement_traits.errors import InvalidValueError
 
 REQUIRED_COLUMNS: Final = ("time_s", "member", "reads_per_s", "latencies_ms")
@@ -37,16 +36,9 @@ def read_trace(lines: Iterable[str], where: str = "trace") -> tuple[Period, ...]
 
     :raises InvalidValueError: naming the line and column that is wrong
     """
-    reader = csv.DictReader(lines)
-    columns = frozenset(reader.fieldnames or ())
-    for column in REQUIRED_COLUMNS:
-        if column not in columns:
-            allowed = f"a first line that names it, as in {','.join(TRACE_COLUMNS)}"
-            raise InvalidValueError(f"{where}, column {column}", ",".join(sorted(columns)), allowed)
     periods: dict[float, list[_Line]] = {}
-    for number, given in enumerate(reader, start=2):
-        line = _Line(f"{where} line {number}", {key: text or "" for key, text in given.items()})
-        at_s = line.number("time_s", low=-math.inf)
+    for line in _Line.of(lines, where, TRACE_COLUMNS, REQUIRED_COLUMNS):
+        at_s = line.number("time_s", -math.inf)
         if periods and at_s < next(reversed(periods)):
             line.refuse("time_s", "times in ascending order")
         present = periods.setdefault(at_s, [])
@@ -58,16 +50,10 @@ def read_trace(lines: Iterable[str], where: str = "trace") -> tuple[Period, ...]
     return tuple(_period(at_s, present) for at_s, present in periods.items())
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """One line of a trace.
+class _Line(TraceLine):
+    """One member at one time."""
 
-    :param at: file and line, for messages
-    :param cells: text by column
-    """
-
-    at: str
-    cells: Mapping[str, str]
+    __slots__ = ()
 
     @property
     def name(self) -> str:
@@ -97,38 +83,15 @@ class _Line:
             age_s=self.number("age_s", default=0.0),
         )
 
-    def number(self, column: str, *, low: float = 0.0, default: float | None = None) -> float:
-        """Return a finite number.
-
-        :param default: what an empty cell or a column that is not there means; None where that is not allowed
-        """
-        text = self.cells.get(column, "")
-        if not text and default is not None:
-            return default
-        return self._finite(column, text, low)
-
     def _readings(self) -> tuple[float, ...]:
         texts = self.cells["latencies_ms"].split()
-        return tuple(self._finite("latencies_ms", text, 0.0) for text in texts)
-
-    def _finite(self, column: str, text: str, low: float) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value) or value < low:
-            self.refuse(column, "a number" if low == -math.inf else f"a number >= {low:g}")
-        return value
+        return tuple(self.finite("latencies_ms", text, 0.0) for text in texts)
 
     def _flag(self, column: str, *, default: bool) -> bool:
         text = self.cells.get(column, "")
         if not text:
             return default
         return _YES_NO[text] if text in _YES_NO else self.refuse(column, "yes, no")
-
-    def refuse(self, column: str, allowed: str) -> NoReturn:
-        """Raise for a cell that is wrong."""
-        raise InvalidValueError(f"{self.at}, {column}", self.cells.get(column, ""), allowed)
 
 
 def _period(at_s: float, lines: Iterable[_Line]) -> Period:

@@ -12,12 +12,13 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, Final, NoReturn, TextIO
+from typing import Any, Final, TextIO
 
 import yaml
 
 from nova_numa_ext.policy.gpu.job import GpuJob, JobGraph, Profile, ProfileStore
 from nova_numa_ext.policy.gpu.utility import THIRDS
+from nova_numa_ext.policy.trace_line import TraceLine
 from placement_traits.errors import InvalidValueError
 
 NETWORKS: Final = ("alexnet", "cafferef", "googlenet")
@@ -149,16 +150,9 @@ def read_trace(
     :param store: profiles of the types that the trace may name; an empty ``solo_s`` means the profile's
     :raises InvalidValueError: naming the line and column that is wrong
     """
-    reader = csv.DictReader(lines)
-    columns = frozenset(reader.fieldnames or ())
-    for column in REQUIRED_COLUMNS:
-        if column not in columns:
-            allowed = f"a first line that names it, as in {','.join(TRACE_COLUMNS)}"
-            raise InvalidValueError(f"{where}, column {column}", ",".join(sorted(columns)), allowed)
     known: dict[GpuJob, GpuJob] = {}
     rows = []
-    for line, given in enumerate(reader, start=2):
-        row = _TraceLine(f"{where} line {line}", {key: text or "" for key, text in given.items()})
+    for row in _JobLine.of(lines, where, TRACE_COLUMNS, REQUIRED_COLUMNS):
         job = row.job(model, store)
         arrival_s = row.number("arrival_s", 0.0)
         solo_s = row.number("solo_s", 0.001, default=store.get(job.profile).solo_s)
@@ -180,27 +174,21 @@ def read_trace(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _TraceLine:
-    """One line of a trace.
+class _JobLine(TraceLine):
+    """One job."""
 
-    :param at: file and line, for messages
-    :param cells: text by column
-    """
-
-    at: str
-    cells: Mapping[str, str]
+    __slots__ = ()
 
     def job(self, model: Model, store: ProfileStore) -> GpuJob:
         """Return what its job requests."""
         name = self.cells["type"]
         if name not in store.profiles:
-            self._refuse("type", ", ".join(store.profiles))
+            self.refuse("type", ", ".join(store.profiles))
         comm = self._whole("comm", self.cells["comm"], 0, MOST_COMM)
         tasks = [self._whole("gpus", text, 1) for text in self.cells["gpus"].split("+")]
         single_node = self.cells.get("single_node", "")
         if single_node not in _YES_NO:
-            self._refuse("single_node", "yes, no")
+            self.refuse("single_node", "yes, no")
         return GpuJob(
             tuple(JobGraph.complete(each, comm) for each in tasks),
             name,
@@ -209,33 +197,11 @@ class _TraceLine:
             int(self.number("bandwidth_mbps", 0.0, default=0.0)),
         )
 
-    def number(
-        self, column: str, low: float, high: float = math.inf, *, default: float | None = None
-    ) -> float:
-        """Return a finite number between two limits.
-
-        :param default: what an empty cell or a column that is not there means; None where that is not allowed
-        """
-        text = self.cells.get(column, "")
-        if not text and default is not None:
-            return default
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not low <= value <= high or value == math.inf:
-            limit = "" if high == math.inf else f" and <= {high:g}"
-            self._refuse(column, f"a number >= {low:g}{limit}")
-        return value
-
     def _whole(self, column: str, text: str, low: int, high: int | None = None) -> int:
         value = int(text) if text.strip().isdecimal() else -1
         if value < low or (high is not None and value > high):
-            self._refuse(column, f"whole numbers >= {low}" + (f" and <= {high}" if high else ""))
+            self.refuse(column, f"whole numbers >= {low}" + (f" and <= {high}" if high else ""))
         return value
-
-    def _refuse(self, column: str, allowed: str) -> NoReturn:
-        raise InvalidValueError(f"{self.at}, {column}", self.cells.get(column, ""), allowed)
 
 
 def write_trace(submissions: Sequence[Submission], file: TextIO) -> None:
