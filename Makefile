@@ -10,7 +10,7 @@ NOVA33 := $(abspath $(or $(NUMA_EXT_LAB),.lab)/nova33)
 ELASTIC := $(abspath $(or $(NUMA_EXT_LAB),.lab)/elastic)
 
 .PHONY: help venv cloud test check lint docs lab-up test-unit test-in-nova test-nova33 test-integration test-rotating test-long
-.PHONY: man sbom config bench test-rally rally rally-long clean distclean
+.PHONY: man link sbom config bench test-rally rally rally-long clean distclean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,11 +33,12 @@ venv:
 lab-up:
 	$(LAB) up
 
-lint: venv  ## ruff, mypy --strict, import contracts
+lint: venv  ## ruff, mypy --strict, import contracts; gofmt and go vet where Debian's Go is
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 	$(VENV)/bin/lint-imports
+	$(PYTHON) -m tools.lint_go
 
 docs: venv  ## build the documentation, warnings are errors
 	$(PYTHON) -m sphinx -q -W --keep-going -b html doc/source doc/build/html
@@ -47,6 +48,9 @@ man: venv  ## make the man pages (doc/build/man)
 	@for page in doc/source/cli/num*.rst; do name=$$(basename $$page .rst); \
 	  section=$$(sed -n 's/^:Manual section: //p' $$page); \
 	  $(PYTHON) -m docutils --writer=manpage --strict $$page doc/build/man/$$name.$$section; done
+
+link: venv  ## build the link of remote GPUs (Go) into the cache, once for each content, and print where it is
+	$(LAB) link
 
 config: venv  ## generate sample configuration and dashboards under etc/, and the reference tables of the documentation
 	$(VENV)/bin/oslo-config-generator --config-file etc/numa-host-agent/config-generator.conf

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import configuration, show
+from . import configuration, link_build, show
 from .errors import AskedWrongError, LabError
 from .lab import Lab
 from .localcompute import NAME as LOCAL_NAME
@@ -81,6 +81,7 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
         _prepare,
         "only packages and the virtual environment: for all tests but those on the lab",
     )
+    command("link", _link, "build the link of remote GPUs (Go), once, and print where it is")
     command("show", _show, "boot five servers and show what was decided and enforced")
     # All that follows is numa-ext-explain's, options and --help included: here no word is one ("\0" begins none).
     asked = "why a server is where it is: numa-ext-explain with its arguments"
@@ -124,6 +125,13 @@ def _up(options: argparse.Namespace, settings: Settings, progress: Progress) -> 
 
 def _prepare(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
     Lab(settings, progress).prepare()
+
+
+def _link(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
+    settings.make_folders()
+    folder = link_build.build(settings, progress)
+    progress.close()
+    print(folder / link_build.PROGRAM)
 
 
 def _show(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:

@@ -6,21 +6,18 @@ version. A build that was interrupted goes on where it was. Without it, emulated
 PCI devices and everything else are the same there, but the kernel inside finds no RDT.
 """
 
-import contextlib
-import fcntl
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import debian_archive, packages
 from .errors import LabError
+from .exclusive import exclusive
 from .process import run_logged
 from .settings import Settings
 from .terminal import Progress
@@ -105,7 +102,7 @@ def build(settings: Settings, progress: Progress) -> Qemu:
     if qemu.binary.exists():
         return qemu
     packages.ensure(settings, progress, BUILD_PACKAGES)
-    with _exclusive(settings.cache / "qemu" / f"{key}.lock"):
+    with exclusive(settings.cache / "qemu" / f"{key}.lock"):
         if not qemu.binary.exists():
             _build(settings, progress, patches, version, built)
     return qemu
@@ -216,15 +213,3 @@ def share_done(line: str) -> float | None:
     """How far a line of ninja's output says the build is, 0 to 1; None if it says nothing."""
     step = re.match(r"\[(\d+)/(\d+)\]", line)
     return int(step.group(1)) / int(step.group(2)) if step and int(step.group(2)) else None
-
-
-@contextlib.contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
-    """Hold a lock file: two labs that share a cache do not build the same thing at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -20,6 +20,7 @@ UNITS = ETC / "systemd"
 AGENT = (UNITS / "numa-host-agent.service").read_text()
 HELPER = (UNITS / "numa-host-agent-helper.service").read_text()
 LEASES = (UNITS / "numa-host-agent-leases.service").read_text()
+DOORMAN = (UNITS / "numa-host-agent-doorman.service").read_text()
 SOCKET = (UNITS / "numa-host-agent-helper.socket").read_text()
 WITHDRAW = (UNITS / "numa-host-agent-withdraw.service").read_text()
 ENGINE = (UNITS / "numa-ext-engine.service").read_text()
@@ -39,7 +40,15 @@ def values(unit: str, key: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("unit", "tenths"),
-    [(AGENT, 20), (WITHDRAW, 20), (HELPER, 25), (LEASES, 20), (ENGINE, 20), (API, 20)],
+    [
+        (AGENT, 20),
+        (WITHDRAW, 20),
+        (HELPER, 25),
+        (LEASES, 20),
+        (ENGINE, 20),
+        (API, 20),
+        (DOORMAN, 20),
+    ],
 )
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
 def test_they_are_exposed_no_more_than_so_much(tmp_path: Path, unit: str, tenths: int) -> None:
@@ -51,7 +60,7 @@ def test_they_are_exposed_no_more_than_so_much(tmp_path: Path, unit: str, tenths
     assert done.returncode == 0, done.stdout.splitlines()[-1:]
 
 
-@pytest.mark.parametrize("unit", [AGENT, WITHDRAW, LEASES])
+@pytest.mark.parametrize("unit", [AGENT, WITHDRAW, LEASES, DOORMAN])
 def test_what_talks_to_services_and_guests_has_no_rights(unit: str) -> None:
     (user,) = values(unit, "User")
     assert user == Options().helper.agent_user
@@ -73,6 +82,15 @@ def test_the_sandbox_of_leases_is_the_agents_but_for_their_servers() -> None:
     assert missing == {"MemoryDenyWriteExecute", "RemoveIPC", "ProtectClock", "DevicePolicy"}
     for key in missing:
         assert key in LEASES, "why not"
+
+
+def test_no_other_unit_ends_the_doorman() -> None:
+    for key in ("PartOf", "BindsTo", "Requires", "Requisite"):
+        assert values(DOORMAN, key) == []
+    (command,) = values(DOORMAN, "ExecStart")
+    assert f" {Options().agent.state_dir}/leases/" in command
+    assert "AF_VSOCK" in values(DOORMAN, "RestrictAddressFamilies")[0].split()
+    assert values(DOORMAN, "ProtectProc") == ["default"]
 
 
 def test_the_helper_has_three_capabilities_and_no_network() -> None:
@@ -170,6 +188,7 @@ def test_systemd_understands_them(tmp_path: Path) -> None:
             "numa-host-agent",
             "numa-ext-heal",
             "numa-ext-engine",
+            "numa-ext-rgpu",
             "gunicorn",
         ):  # not installed here
             text = text.replace(f"/usr/bin/{program} ", "/bin/true ")

@@ -1,0 +1,3 @@
+module nova-numa-ext/link
+
+go 1.19
