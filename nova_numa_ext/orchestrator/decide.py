@@ -105,7 +105,7 @@ class HostQueue:
         read = self._known.job
         jobs = [job for _, job in _readable(waiting, read, trouble)]
         running, claims, coming = [], HostClaims(view), set[str]()
-        for stored, each in _readable(active, lambda one: queued.active(one, now, read), trouble):
+        for stored, each in _readable(active, lambda one: self._known.active(one, now), trouble):
             running.append(each)
             unseen = queued.unseen(stored, each.plan, self._seen)
             claims.take(each.job, unseen)

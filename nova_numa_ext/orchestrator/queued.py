@@ -82,10 +82,13 @@ class KnownJobs:
     def __init__(self) -> None:
         self._before: dict[str, tuple[StoredJob, Job]] = {}
         self._now: dict[str, tuple[StoredJob, Job]] = {}
+        self._ran: dict[str, tuple[StoredJob, ActiveJob[Plan[HostPlace]]]] = {}
+        self._runs: dict[str, tuple[StoredJob, ActiveJob[Plan[HostPlace]]]] = {}
 
     def begin(self) -> None:
         """Begin a round: jobs that the last one did not ask for are forgotten."""
         self._before, self._now = self._now, {}
+        self._ran, self._runs = self._runs, {}
 
     def job(self, stored: StoredJob) -> Job:
         """Return a job; errors as of :func:`job`."""
@@ -93,6 +96,16 @@ class KnownJobs:
         if known is None or (known[0] is not stored and known[0] != stored):
             known = stored, job(stored)
         self._now[stored.uuid] = known
+        return known[1]
+
+    def active(self, stored: StoredJob, now: float) -> ActiveJob[Plan[HostPlace]]:
+        """Return a job that has places; errors as of :func:`active`."""
+        read = self.job(stored)
+        known = self._ran.get(stored.uuid)
+        if known is None or known[0] is not stored:
+            known = stored, active(stored, now, lambda _: read)
+        if stored.state is JobState.RUNNING and stored.started_at is not None:
+            self._runs[stored.uuid] = known  # nothing of it depends on the time
         return known[1]
 
 

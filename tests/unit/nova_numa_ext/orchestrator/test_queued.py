@@ -41,6 +41,28 @@ def test_what_a_job_is_measured_by_is_what_is_stored():
     assert job.parts[0].request.memory_mb == stored.parts[0].sizes.memory_mb
 
 
+def test_a_job_that_runs_is_made_once_as_long_as_its_rows_are_as_they_were():
+    """Thousands run, and each round looks at all; of one that does not run yet the time is a part."""
+    known = queued.KnownJobs()
+    runs = stored_job(
+        parts=(part("p", count=1, servers={0: "s"}, hosts={0: "h1"}),),
+        state=JobState.RUNNING,
+        started_at=10.0,
+    )
+    known.begin()
+    first = known.active(runs, 20.0)
+    assert of_hosts(first.plan) == {("p", "h1"): 1}
+    known.begin()
+    assert known.active(runs, 21.0) is first
+    known.begin()
+    moved = replace(runs, parts=(replace(runs.parts[0], hosts={0: "h2"}),))
+    assert of_hosts(known.active(moved, 22.0).plan) == {("p", "h2"): 1}
+    planned = replace(runs, state=JobState.PLANNED)
+    for now in (23.0, 24.0):
+        known.begin()
+        assert known.active(planned, now).started_at == now
+
+
 def test_a_walltime_counts_from_when_a_job_runs():
     """One that was preempted still says when it ran before."""
     stored = stored_job(started_at=10.0, ending_at=45.0, walltime_s=100.0, plan=Plan(()))
