@@ -12,7 +12,7 @@ from functools import cache
 from types import GenericAlias, NoneType, UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
-from placement_traits.errors import InvalidValueError
+from placement_traits.errors import InvalidValueError, shown
 
 _PLAIN: Final = (str, int, float, bool, NoneType)
 
@@ -46,7 +46,7 @@ def decode(shape: Any, value: Any) -> Any:
     try:
         return _decoder(shape)(value)
     except (TypeError, ValueError) as error:
-        raise InvalidValueError("value on the wire", repr(value)[:200], str(shape)) from error
+        raise InvalidValueError("value on the wire", shown(value), str(shape)) from error
 
 
 @cache

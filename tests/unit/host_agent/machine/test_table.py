@@ -148,6 +148,20 @@ def test_what_has_another_shape_is_refused(shape: Any, value: object) -> None:
         wire.decode(shape, value)
 
 
+def test_of_what_is_refused_the_beginning_is_written_only() -> None:
+    """A message may have 4 MiB: to write all of it as text would take longer than to refuse it."""
+    written: list[int] = []
+
+    class Noted:
+        def __repr__(self) -> str:
+            written.append(1)
+            return "x"
+
+    with pytest.raises(InvalidValueError, match=r"\[x, x"):
+        wire.decode(int, [Noted() for _ in range(10_000)])
+    assert len(written) < 100
+
+
 def test_what_is_no_plain_value_does_not_travel() -> None:
     with pytest.raises(InvalidValueError):
         wire.encode(object())
