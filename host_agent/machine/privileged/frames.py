@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn
 
 from placement_traits.errors import InvalidValueError
 
-MOST_BYTES: Final = 4 << 20
+MOST_BYTES: Final = 1 << 20  # Python needs up to 24 times as much for what is read of it
 
 _LENGTH: Final = struct.Struct("!I")
 _ALLOWED: Final = "a JSON text of finite numbers"

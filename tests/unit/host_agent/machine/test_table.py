@@ -2,12 +2,13 @@
 """The table of privileged operations, what a dry run makes of it, and what travels to the helper and back."""
 
 import inspect
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any, get_type_hints
 
 import pytest
 
-from host_agent.machine.privileged import wire
+from host_agent.machine.privileged import frames, wire
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.operations import OPERATIONS, HostOperations
 from host_agent.machine.privileged.seam import read_only
@@ -23,6 +24,7 @@ from host_agent.model.rdt import (
     GroupState,
 )
 from placement_traits.errors import InvalidValueError
+from tests.support.hostile_input import MOST_GROWTH
 
 
 def test_the_table_and_what_the_agent_may_ask_are_the_same() -> None:
@@ -149,7 +151,7 @@ def test_what_has_another_shape_is_refused(shape: Any, value: object) -> None:
 
 
 def test_of_what_is_refused_the_beginning_is_written_only() -> None:
-    """A message may have 4 MiB: to write all of it as text would take longer than to refuse it."""
+    """A message may have 1 MiB: to write all of it as text would take longer than to refuse it."""
     written: list[int] = []
 
     class Noted:
@@ -160,6 +162,20 @@ def test_of_what_is_refused_the_beginning_is_written_only() -> None:
     with pytest.raises(InvalidValueError, match=r"\[x, x"):
         wire.decode(int, [Noted() for _ in range(10_000)])
     assert len(written) < 100
+
+
+@pytest.mark.parametrize("part", [b"{},", b"[],", b"[0,1],", b"0.5,", b'"",', b"99999,"])
+def test_the_longest_message_needs_less_memory_than_the_helper_may_grow_by(part: bytes) -> None:
+    """Measured before: 88 MB for the 4 MiB that a message could have."""
+    count = (frames.MOST_BYTES - 3) // len(part)
+    message = b"[" + part * count + b"0]"
+    tracemalloc.start()
+    try:
+        frames.unpack(message)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < MOST_GROWTH / 1.5
 
 
 def test_what_is_no_plain_value_does_not_travel() -> None:
