@@ -11,6 +11,8 @@ With it comes what the host's objectives cost since the beat before, at no furth
     beat:compute1    CUSTOM_NUMA_EXT_BE_BANDWIDTH_PERMILLE: total = 1000, reserved = part of the memory bandwidth of its
                      best-effort servers that was withheld from them by throttling; none where none ran
 
+What of it is for whose sake stands in its children, see :mod:`placement_traits.server_costs`.
+
 It is a root of its own: a write there raises no generation in nova's tree, which every view would read again, and it
 lives on when nova makes the tree again. It carries no ``CUSTOM_NUMA_EXT_OWNER``, by which views list what they compare.
 Its uuid follows from the host's name.
@@ -47,7 +49,7 @@ SILENT_AFTER_MINUTES: Final = round(3 * EVERY_MINUTES * (1 + SPREAD))
 _NAMESPACE: Final = uuid.UUID("6b6f1c43-6d0e-4f0a-9b52-0b2f3f6a4c1e")
 _PREFIX: Final = "beat:"
 _TRIES: Final = 4
-_PERMILLE: Final = 1000
+PERMILLE: Final = 1000
 
 Clock = Callable[[], float]
 """Seconds since 1970."""
@@ -145,8 +147,8 @@ class BeatWriter:
                 self._client.put(f"/resource_classes/{names.BE_BANDWIDTH_PERMILLE}")
                 self._has_classes = True
             inventories[names.BE_BANDWIDTH_PERMILLE] = {
-                "total": _PERMILLE,
-                "reserved": min(withheld_permille, _PERMILLE),
+                "total": PERMILLE,
+                "reserved": min(withheld_permille, PERMILLE),
             }
         body = {"resource_provider_generation": self._generation, "inventories": inventories}
         answer = self._client.put(f"/resource_providers/{self._uuid}/inventories", body)
@@ -182,7 +184,7 @@ def hosts(client: PlacementClient) -> frozenset[str]:
 
 
 def remove(client: PlacementClient, host: str) -> bool:
-    """Remove a host's beat; tell whether it had one. An agent that runs there beats again."""
+    """Remove a host's beat, whose children have gone; tell whether it had one. An agent that runs there beats again."""
     if not is_there(client, host):
         return False
     try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from placement_traits import beats, names
+from placement_traits import beats, names, server_costs
 from placement_traits.client import NotFoundError, PlacementClient, PlacementError
 from placement_traits.reporter import Ours, Reporter, RootMissingError
 
@@ -73,6 +73,7 @@ def remove(client: PlacementClient, host: str, *, dry_run: bool = False) -> Remo
             problems = reporter.remove(host).problems
         left = _ours(reporter, host)
         held = _held(client, left)
+        server_costs.remove(client, host)
         has_beat = beats.remove(client, host)
     gone = sorted(before.providers.keys() - left.providers.keys())
     traits = len(before.traits - left.traits)

@@ -216,6 +216,10 @@ class SloController:
         """Return the servers whose objective was found impossible to keep here and has been violated since."""
         return self._report.unsatisfiable
 
+    def causes(self) -> Mapping[str, frozenset[str]]:
+        """Return for whose sake each best-effort server is throttled; nothing while fixed levels stand."""
+        return self._state.taken.causes if self._acts else {}
+
     def superseded(self) -> frozenset[str]:
         """Return the groups whose effective levels are not those that the executor got."""
         with self._writing:

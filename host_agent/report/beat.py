@@ -3,10 +3,11 @@
 
 import random as random_module
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
-from placement_traits.beats import EVERY_MINUTES, SPREAD
+from placement_traits.beats import EVERY_MINUTES, PERMILLE, SPREAD
 
 
 class Writer(Protocol):
@@ -19,12 +20,39 @@ class Writer(Protocol):
         """Write the present minute."""
 
 
+class CostWriter(Protocol):
+    """What writes costs by server: :class:`placement_traits.server_costs.CostWriter`."""
+
+    def write(self, permille: Mapping[str, int]) -> None:
+        """Write the part that was withheld for the sake of each."""
+
+
+class NoCosts:
+    """Costs are not written by server."""
+
+    def write(self, permille: Mapping[str, int]) -> None:
+        """Write nothing."""
+
+
+class Paid(NamedTuple):
+    """Sums that only grow, but where a server has gone.
+
+    :param seconds: that best-effort servers ran
+    :param withheld_s: seconds of their whole bandwidth that were withheld
+    :param for_server_s: the part of these by the latency-critical server for whose sake they were
+    """
+
+    seconds: float = 0.0
+    withheld_s: float = 0.0
+    for_server_s: Mapping[str, float] = MappingProxyType({})
+
+
 class Beat:
     """Beats when it is due; an agent that was started again goes on with the beat of the one before.
 
     :param writer: writes it
-    :param costs: returns two sums: seconds that best-effort servers ran, and seconds of their whole bandwidth that were
-        withheld
+    :param costs: returns what best-effort servers have paid so far
+    :param by_server: writes it by latency-critical server
     :param clock: monotonic seconds: the time of the day may jump
     :param random: uniform in [0, 1)
     """
@@ -33,12 +61,14 @@ class Beat:
         self,
         writer: Writer,
         *,
-        costs: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
+        costs: Callable[[], Paid] = Paid,
+        by_server: CostWriter | None = None,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random_module.random,
     ) -> None:
         self._writer = writer
         self._costs = costs
+        self._by_server = by_server or NoCosts()
         self._before = costs()
         self._clock = clock
         self._random = random
@@ -55,12 +85,21 @@ class Beat:
             left = 0.0 if age is None or age < 0 else self._interval_s() - 60 * age
             self._due_s = now + left
         if now >= self._due_s:
-            sums = self._costs()
-            seconds, withheld = (
-                now - before for now, before in zip(sums, self._before, strict=True)
+            paid, before = self._costs(), self._before
+            seconds = paid.seconds - before.seconds
+
+            def part(withheld_s: float) -> int:
+                return round(PERMILLE * withheld_s / seconds) if seconds > 0 else 0
+
+            whole = part(paid.withheld_s - before.withheld_s)
+            self._writer.beat(whole if seconds > 0 else None)
+            self._by_server.write(
+                {
+                    server: part(withheld_s - before.for_server_s.get(server, 0.0))
+                    for server, withheld_s in paid.for_server_s.items()
+                }
             )
-            self._writer.beat(round(1000 * withheld / seconds) if seconds > 0 else None)
-            self._before = sums
+            self._before = paid
             self._due_s = now + self._interval_s()
 
     def _interval_s(self) -> float:

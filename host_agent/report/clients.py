@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from host_agent.report.claimed import ClaimReader
     from placement_traits.beats import BeatWriter
     from placement_traits.reporter import Reporter
+    from placement_traits.server_costs import CostWriter
 
 
 def _register_auth(conf: cfg.ConfigOpts) -> None:
@@ -104,6 +105,18 @@ def make_beat_writer(conf: Configuration, root: str) -> "BeatWriter":
     from placement_traits.client import PlacementClient
 
     return BeatWriter(PlacementClient(make_adapter(conf)), root)
+
+
+def make_cost_writer(conf: Configuration, root: str) -> "CostWriter":
+    """Return what writes the costs of this host's servers, over a session made from ``[placement]``.
+
+    :param root: name of nova's root provider
+    :raises CapabilityMissingError: ``[placement]`` holds no credentials
+    """
+    from placement_traits.client import PlacementClient
+    from placement_traits.server_costs import CostWriter
+
+    return CostWriter(PlacementClient(make_adapter(conf)), root)
 
 
 def make_claim_reader(conf: Configuration, root: str) -> "ClaimReader":

@@ -167,6 +167,13 @@ METRICS: Final[dict[str, MetricSpec]] = {
             _SERVER,
         ),
         MetricSpec(
+            "numa_ext_server_withholds_seconds",
+            "counter",
+            "The part of these that was for the sake of a latency-critical server: where a best-effort server was "
+            "throttled for several, each answers for an equal part.",
+            _SERVER,
+        ),
+        MetricSpec(
             "numa_ext_server_llc_occupancy_bytes",
             "gauge",
             "Part of an L3 cache that a latency-critical server fills, bytes, read for each scrape.",

@@ -26,7 +26,7 @@ from nova_numa_ext.heal.group_claims import GroupMember, Swept, sweep
 from nova_numa_ext.heal.nova_servers import NovaServers
 from nova_numa_ext.policy.numa.capacity import HostCapacity
 from nova_numa_ext.policy.numa.whatif import Answer
-from placement_traits import beats, names, pool_reader, removal
+from placement_traits import beats, names, pool_reader, removal, server_costs
 from placement_traits.client import PlacementClient
 from placement_traits.errors import InvalidValueError
 from placement_traits.fabric_tree import FabricWriter
@@ -321,7 +321,8 @@ class Cloud:
     def costs(self, host: str) -> list[tuple[str, str, str]]:
         """Return what objectives cost on a host: who or what holds, where, and how much is withheld from others.
 
-        Ways are those that servers claim; bandwidth is what the agent measured between its last two beats.
+        Ways are those that servers claim; bandwidth is what the agent withheld between its last two beats, for the sake
+        of each server and in all.
 
         :raises InvalidValueError: when Placement knows no such host
         """
@@ -339,8 +340,12 @@ class Cloud:
         beat = beats.last(self._placement, tree[0].name)
         if beat is not None and beat.withheld_permille is not None:
             where = f"{tree[0].name}, at the beat of {moment(beat.minute)}"
-            share = f"{beat.withheld_permille / 10:.1f} % of their memory bandwidth at most"
-            rows.append(("best-effort servers", where, share))
+            parts = server_costs.of_host(self._placement, tree[0].name)
+            of_whom = "best-effort servers' memory bandwidth at most"
+            rows += [
+                (uuid, where, f"{part / 10:.1f} % of {of_whom}") for uuid, part in parts.items()
+            ]
+            rows.append(("all servers", where, f"{beat.withheld_permille / 10:.1f} % of {of_whom}"))
         return rows
 
     def topology(self, host: str) -> HostTopology:

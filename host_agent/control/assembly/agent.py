@@ -124,7 +124,8 @@ def build(
         conf,
         RoundHooks(source.migrating, observer.forget_memory, progress),
     )
-    costs = Costs(None if dry_run else paths.costs, metrics.lost)
+    causes = slo.causes if slo else dict
+    costs = Costs(None if dry_run else paths.costs, metrics.lost, causes=causes)
     publisher = None
     if conf.placement.enabled and not dry_run:
         unsatisfiable = slo.unsatisfiable if slo else frozenset
@@ -134,7 +135,7 @@ def build(
             metrics,
             unsatisfiable,
             follower=rollout,
-            costs=lambda: costs.total,
+            costs=lambda: costs.paid,
         )
     done: list[Listener] = [metrics, *(one for one in refined_by if isinstance(one, Listener))]
     done += [in_control] if throttles else []

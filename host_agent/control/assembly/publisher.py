@@ -11,11 +11,12 @@ from host_agent.machine.rdt.backend import foreign_groups, tree
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.observe.bandwidth import BandwidthReader
 from host_agent.report import published_host
-from host_agent.report.beat import Beat
+from host_agent.report.beat import Beat, Paid
 from host_agent.report.clients import (
     check_credentials,
     make_beat_writer,
     make_claim_reader,
+    make_cost_writer,
     make_reporter,
 )
 from host_agent.report.metrics import Metrics
@@ -37,7 +38,7 @@ def build(
     unsatisfiable: Callable[[], frozenset[str]] = frozenset,
     *,
     follower: ModeFollower,
-    costs: Callable[[], tuple[float, float]],
+    costs: Callable[[], Paid],
 ) -> Publisher:
     """Return what publishes in Placement, not yet started.
 
@@ -71,7 +72,7 @@ class ConfiguredPlacement:
     conf: Configuration
     source: DomainSource
     metrics: Metrics
-    costs: Callable[[], tuple[float, float]]
+    costs: Callable[[], Paid]
 
     def root(self) -> str:
         """Return the name of nova's root provider, and keep it for who withdraws the host's tiers."""
@@ -91,7 +92,11 @@ class ConfiguredPlacement:
 
     def beat(self, root: str) -> Beat:
         """Return what beats."""
-        return Beat(make_beat_writer(self.conf, root), costs=self.costs)
+        return Beat(
+            make_beat_writer(self.conf, root),
+            costs=self.costs,
+            by_server=make_cost_writer(self.conf, root),
+        )
 
 
 def _reservation(conf: Configuration, resctrl: Resctrl) -> BandwidthReservation | None:

@@ -7,13 +7,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from host_agent.report.beat import Beat
-from placement_traits import beats, names
+from host_agent.report.beat import Beat, Paid
+from placement_traits import beats, names, removal, server_costs
 from placement_traits.beats import EVERY_MINUTES, SILENT_AFTER_MINUTES, SPREAD, BeatWriter, LastBeat
 from placement_traits.client import PlacementError
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.names import TierTrait
 from placement_traits.reporter import Reporter
+from placement_traits.server_costs import CostWriter
 from placement_traits.view import FleetView, ViewSettings
 from tests.support.faults import FaultyAdapter, every, lose_answer
 
@@ -268,16 +269,58 @@ def test_a_beat_that_failed_is_attempted_at_the_next_turn(time):
 
 def test_a_beat_that_failed_loses_nothing_of_what_was_withheld(time):
     """Until Placement answers again the time counts that has passed since the last beat that it took."""
-    written, sums = [], [(0.0, 0.0)]
+    written, sums = [], [Paid()]
+    by_server = SimpleNamespace(write=lambda found: written.append(dict(found)))
     writer = SimpleNamespace(age_minutes=lambda: None, beat=written.append)
-    beat = Beat(writer, costs=lambda: sums[0], clock=time, random=lambda: 0.5)
+    beat = Beat(writer, costs=lambda: sums[0], by_server=by_server, clock=time, random=lambda: 0.5)
     beat.turn()
     time.after(30)
-    sums[0] = (1000.0, 500.0)
+    sums[0] = Paid(1000.0, 500.0, {"lc": 400.0})
     writer.beat = Mock(side_effect=ServiceUnavailableError("down"))
     with pytest.raises(ServiceUnavailableError):
         beat.turn()
     writer.beat = written.append
-    sums[0] = (2000.0, 500.0)
+    sums[0] = Paid(2000.0, 500.0, {"lc": 400.0, "other": 100.0})
     beat.turn()
-    assert written == [None, 250]
+    assert written == [None, {}, 250, {"lc": 200, "other": 50}]
+
+
+def test_what_servers_cost_is_below_the_beat_and_an_unchanged_figure_costs_no_request(
+    empty_cloud, time
+):
+    """One agent after the other: the second removes what its servers do not cost any more."""
+    client, path = empty_cloud.client, f"/resource_providers/{beats.provider_uuid('h1')}"
+    BeatWriter(client, "h1", time).beat(123)
+    writer = CostWriter(client, "h1")
+    writer.write({"a": 100, "b": 23, "c": 0})
+    assert server_costs.of_host(client, "h1") == {"a": 100, "b": 23}
+    assert server_costs.of_host(client, "h2") == {}
+    there = {name: parent for name, (parent, _, _) in empty_cloud.everything().items()}
+    assert there == {"beat:h1": None, "cost:h1:a": "beat:h1", "cost:h1:b": "beat:h1"}
+    assert client.get(f"{path}/traits")["traits"] == [names.BEAT]
+    silent = CostWriter(client, "h1")
+    silent.write({"a": 100, "b": 23})
+    silent._client = Mock(side_effect=AssertionError("a request"))
+    silent.write({"a": 100, "b": 23})
+    CostWriter(client, "h1").write({"b": 7})
+    assert server_costs.of_host(client, "h1") == {"b": 7}
+    assert living(empty_cloud, time, "h1") == ["h1"]
+
+
+def test_a_write_that_failed_is_done_by_the_next_one(empty_cloud, time):
+    BeatWriter(empty_cloud.client, "h1", time).beat(0)
+    writer = CostWriter(empty_cloud.client, "h1")
+    works, writer._client = writer._client, Mock(side_effect=ServiceUnavailableError)
+    writer._client.get.side_effect = ServiceUnavailableError("down")
+    with pytest.raises(ServiceUnavailableError):
+        writer.write({"a": 100})
+    writer._client = works
+    writer.write({"a": 100})
+    assert server_costs.of_host(works, "h1") == {"a": 100}
+
+
+def test_a_host_is_removed_with_what_its_servers_cost(empty_cloud, time):
+    BeatWriter(empty_cloud.client, "h1", time).beat(123)
+    CostWriter(empty_cloud.client, "h1").write({"a": 100})
+    assert removal.remove(empty_cloud.client, "h1").removed == ("beat:h1",)
+    assert empty_cloud.everything() == {}

@@ -29,6 +29,7 @@ from placement_traits.errors import InvalidValueError
 from placement_traits.names import NeighbourTrait, ObserveTrait
 from placement_traits.offers import L3State
 from placement_traits.reporter import Reporter
+from placement_traits.server_costs import CostWriter
 from tests.functional.scheduler.conftest import BE, LC, STRICT_RABBIT
 from tests.support.commands import Compute, as_table, flavor, run, running_server
 
@@ -86,14 +87,19 @@ def test_a_host_shows_what_its_objectives_cost_others(cloud):
     held_by = cloud.last_servers[0]
     cloud.boot(BE)
     BeatWriter(cloud.placement, "h1", lambda: 60 * 29_000_000).beat(123)
+    CostWriter(cloud.placement, "h1").write({held_by: 81})
     _, rows = run(ShowHost, cloud, Compute([]), "h1", "--costs")
-    ways, bandwidth = rows
+    ways, its_own, bandwidth = rows
     assert ways["Server"] == held_by
     assert (ways["Where"][:5], ways["Withheld"]) == ("h1:l3", "4 of 13 ways")
     assert bandwidth == {
-        "Server": "best-effort servers",
+        "Server": "all servers",
         "Where": "h1, at the beat of 2025-02-19 21:20 UTC",
-        "Withheld": "12.3 % of their memory bandwidth at most",
+        "Withheld": "12.3 % of best-effort servers' memory bandwidth at most",
+    }
+    assert its_own == bandwidth | {
+        "Server": held_by,
+        "Withheld": "8.1 % of best-effort servers' memory bandwidth at most",
     }
 
 
