@@ -35,6 +35,7 @@ NEEDED = (
     Path("/usr/bin/qemu-system-x86_64"),
     Path("/dev/fuse"),
 )
+QEMU_USER = "daemon"  # neither root nor the agent's, so that the kernel asks for capabilities
 AGENT, HELPER = "numa-host-agent.service", "numa-host-agent-helper.service"
 WITHDRAW = "numa-host-agent-withdraw.service"
 RIGHTS = 1 << 19 | 1 << 23 | 1 << 38  # CAP_SYS_PTRACE, CAP_SYS_NICE, CAP_PERFMON
@@ -217,7 +218,7 @@ class Booted:
         (self.folder / "numa-host-agent.conf").write_text(self._config)
         (self.folder / "serve_placement.py").write_text(_PLACEMENT)
         (self.folder / "libvirt/qemu.conf").write_text(
-            'user = "root"\ngroup = "root"\nsecurity_driver = "none"\nremember_owner = 0\n'
+            f'user = "{QEMU_USER}"\ngroup = "{QEMU_USER}"\nsecurity_driver = "none"\nremember_owner = 0\n'
             'namespaces = []\nstdio_handler = "file"\n'
         )
         (self.folder / "libvirt/libvirtd.conf").write_text(
@@ -370,6 +371,11 @@ def test_both_units_do_a_round_without_root_and_with_three_capabilities(booted: 
     wait_for(lambda: booted.journal("plug"), "the latency port", 30)
     assert [entry.get("problem", "") for entry in booted.journal("plug")] == [""]
     assert "throttled.json is taken over" in booted.logs()
+
+    assert set(booted.run("stat", "--format=%U", f"/proc/{pid}").split()) == {QEMU_USER}
+    rows = json.loads(booted.run("numa-host-agent-ctl", "status", "-f", "json"))
+    (row,) = [row for row in rows if row["uuid"] == lc.uuid]
+    assert row["memory"], f"its page tables are read: {row['problem']}"
 
     group = booted.group_of(pid)
     booted.run("systemctl", "stop", AGENT)
