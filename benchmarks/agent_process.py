@@ -2,114 +2,34 @@
 """The agent on the host that :mod:`benchmarks.agent_world` has built, and what it costs.
 
 ``python -m benchmarks.agent_process FOLDER SECONDS`` prints one JSON object: rounds of each kind taken one after the
-other, then the loop with its own intervals for so many seconds. CPU time is that of the whole process: loop, libvirt's
-events, the thread that talks to Placement, and libvirt's test driver, which on a host works in libvirtd.
+other, then the loop with its own intervals for so many seconds. CPU time is that of two whole processes: the agent's –
+loop, libvirt's events, the thread that talks to Placement, and libvirt's test driver, which on a host works in
+libvirtd – and the helper's (:mod:`benchmarks.agent_helper`).
 """
 
 import json
 import logging
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
+from benchmarks.agent_helper import BEGIN, END, READY, process_time
 from benchmarks.opens import opened
 from host_agent.conf import configuration
-from host_agent.conf.paths import HostPaths
 from host_agent.control import balancing_store
 from host_agent.control.agent import Agent
 from host_agent.control.assembly import agent as assembly
-from host_agent.control.assembly.observer import topology_reader
 from host_agent.decide.pages.bwap import BwapPhase
 from host_agent.machine.libvirt import LibvirtSource
-from host_agent.machine.privileged.kernel_threads import KernelThreads
-from host_agent.machine.privileged.operations import HostOperations
-from host_agent.model.process import (
-    MoveLimits,
-    MoveReport,
-    Pin,
-    PinFailure,
-    Process,
-    RamRange,
-    Target,
-)
 from host_agent.model.round import Round
-
-KERNEL_THREADS = "kernel_threads"
-"""Folder with what an old kernel's /proc shows of kthreadd's children."""
 
 ROUNDS = {"full": 3, "event": 10, "sampled": 30, "again": 30}
 _SETTLE_ROUNDS = 200
-
-
-@dataclass
-class _Remembered:
-    """What this machine cannot hold: CPUs by thread, share of the memory by node."""
-
-    shares: dict[int, float]
-    bound: bool
-    cpus: dict[int, str] = field(default_factory=dict)
-
-
-class RememberingOperations(HostOperations):
-    """The real reads of processes, threads and page tables; affinities and pages per node are remembered.
-
-    :param nodes: nodes of the modelled machine
-    :param where: UUID -> (node that its memory is on at first, whether nova bound it there)
-    :param kernel_threads: in place of proc's, where there is such a folder
-    """
-
-    def __init__(
-        self,
-        paths: HostPaths,
-        nodes: Sequence[int],
-        where: dict[str, tuple[int, bool]],
-        kernel_threads: Path,
-    ) -> None:
-        super().__init__(paths)
-        if kernel_threads.exists():
-            self._kernel_threads = KernelThreads(kernel_threads)
-        self._mems = ",".join(map(str, nodes))
-        self._known = {
-            uuid: _Remembered({node: 1.0}, bound) for uuid, (node, bound) in where.items()
-        }
-
-    def process(self, uuid: str) -> Process:
-        """Read the process; its threads are on the remembered CPUs."""
-        known = self._known[uuid]
-        read = super().process(uuid)
-        threads = (t._replace(cpus=known.cpus.get(t.tid, t.cpus)) for t in read.threads)
-        return read._replace(mems=self._mems, threads=tuple(threads))
-
-    def guest_ram(self, uuid: str) -> tuple[RamRange, ...]:
-        """Walk the page tables; the pages are dealt to the remembered nodes."""
-        return tuple(self._dealt(uuid, found) for found in super().guest_ram(uuid))
-
-    def _dealt(self, uuid: str, found: RamRange) -> RamRange:
-        known = self._known[uuid]
-        total = sum(kib for _, kib in found.resident_kb)
-        dealt = tuple(sorted((node, round(total * part)) for node, part in known.shares.items()))
-        return found._replace(bound=tuple(known.shares) if known.bound else (), resident_kb=dealt)
-
-    def sample(
-        self, uuid: str, ranges: Sequence[tuple[int, int]], pages: int
-    ) -> tuple[tuple[int, int], ...]:
-        """Look up pages; they are dealt to the remembered nodes."""
-        total = sum(count for _, count in super().sample(uuid, ranges, pages))
-        shares = self._known[uuid].shares
-        return tuple(sorted((node, round(total * part)) for node, part in shares.items()))
-
-    def pin(self, uuid: str, pins: Sequence[Pin]) -> tuple[PinFailure, ...]:
-        """Remember the CPUs."""
-        self._known[uuid].cpus.update({pin.tid: pin.cpus for pin in pins})
-        return ()
-
-    def move_memory(self, uuid: str, targets: Sequence[Target], limits: MoveLimits) -> MoveReport:
-        """Remember the shares; all pages arrive at once."""
-        self._known[uuid].shares = {node: part for node, part in targets[0].shares if part > 0}
-        return MoveReport(1, 0, 0, 1, 0.0, "")
 
 
 class TestDriver(LibvirtSource):
@@ -120,14 +40,92 @@ class TestDriver(LibvirtSource):
         return False
 
 
-def rounds(count: int, work: Callable[[], Round | None]) -> dict[str, list[float]]:
-    """Do it so many times; return wall and CPU time of each, milliseconds."""
+class HelperProcess:
+    """The helper beside this process.
+
+    :param process: it, ready to serve
+    """
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    @property
+    def cpu_s(self) -> float:
+        """Its processor time so far, seconds."""
+        return process_time(self._process.pid)
+
+    @property
+    def rss_peak_mb(self) -> float:
+        """The most memory that it had."""
+        return status_mb("VmHWM", self._process.pid)
+
+    @contextmanager
+    def opened(self) -> Iterator[list[int]]:
+        """Count what it opens within the block: one number, after the block."""
+        found: list[int] = []
+        self._ask(BEGIN)
+        yield found
+        self._ask(END)
+        found.append(int(_line(self._process.stdout)))
+
+    def _ask(self, word: str) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.write(f"{word}\n")
+            self._process.stdin.flush()
+
+
+def _line(output: IO[str] | None) -> str:
+    line = output.readline().strip() if output else ""
+    if not line:
+        raise RuntimeError("the helper has ended")
+    return line
+
+
+@contextmanager
+def helper(folder: Path) -> Iterator[HelperProcess]:
+    """Start the helper of the host in a folder; it ends with the block."""
+    words = [sys.executable, "-m", "benchmarks.agent_helper", str(folder)]
+    with subprocess.Popen(
+        words, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        try:
+            if _line(process.stdout) != READY:
+                raise RuntimeError("the helper is not ready")
+            yield HelperProcess(process)
+        finally:
+            process.kill()
+
+
+class Meter:
+    """Processor time of both processes.
+
+    :param helper: the other one
+    """
+
+    def __init__(self, helper: HelperProcess) -> None:
+        self._helper = helper
+        self._begun_s = self.used()
+
+    def used(self) -> tuple[float, float]:
+        """Seconds of the agent and of the helper so far."""
+        return time.process_time(), self._helper.cpu_s
+
+    def since(self) -> tuple[float, float]:
+        """Seconds of both since this was made."""
+        agent_s, helper_s = self.used()
+        return agent_s - self._begun_s[0], helper_s - self._begun_s[1]
+
+
+def rounds(
+    count: int, work: Callable[[], Round | None], helper: HelperProcess
+) -> dict[str, list[float]]:
+    """Do it so many times; return wall and CPU time of each, milliseconds, both processes together."""
     wall, cpu = [], []
     for _ in range(count):
-        begun, used = time.perf_counter(), time.process_time()
+        begun, used = time.perf_counter(), Meter(helper)
         work()
         wall.append((time.perf_counter() - begun) * 1e3)
-        cpu.append((time.process_time() - used) * 1e3)
+        cpu.append(sum(used.since()) * 1e3)
     return {"wall_ms": wall, "cpu_ms": cpu}
 
 
@@ -140,16 +138,16 @@ def settle(agent: Agent) -> Round:
     raise RuntimeError(f"the agent still has something to do after {_SETTLE_ROUNDS} rounds")
 
 
-def opens(count: int, work: Callable[[], object]) -> float:
-    """Do it so many times; return the files and folders opened each time."""
-    with opened() as found:
+def opens(count: int, work: Callable[[], object], helper: HelperProcess) -> tuple[float, float]:
+    """Do it so many times; return the files and folders that agent and helper opened each time."""
+    with helper.opened() as there, opened() as here:
         for _ in range(count):
             work()
-    return len(found) / count
+    return len(here) / count, there[0] / count
 
 
-def loop_cpu(parts: assembly.Parts, seconds: float) -> float:
-    """Run the loop as the daemon does; return its CPU time as a share of the time."""
+def loop_cpu(parts: assembly.Parts, seconds: float, helper: HelperProcess) -> tuple[float, float]:
+    """Run the loop as the daemon does; return the CPU time of agent and helper as shares of the time."""
     stop = threading.Event()
 
     def end() -> None:
@@ -157,23 +155,25 @@ def loop_cpu(parts: assembly.Parts, seconds: float) -> float:
         parts.source.wake()
 
     timer = threading.Timer(seconds, end)
-    begun, used = time.monotonic(), time.process_time()
+    begun, used = time.monotonic(), Meter(helper)
     timer.start()
     parts.agent.run(stop)
-    return (time.process_time() - used) / (time.monotonic() - begun)
+    agent_s, helper_s = used.since()
+    passed_s = time.monotonic() - begun
+    return agent_s / passed_s, helper_s / passed_s
 
 
-def wait_cpu(parts: assembly.Parts, seconds: float) -> float:
-    """Wait for events that do not come; return the CPU time as a share of the time."""
-    begun, used = time.monotonic(), time.process_time()
+def wait_cpu(parts: assembly.Parts, seconds: float, helper: HelperProcess) -> float:
+    """Wait for events that do not come; return the CPU time of both as a share of the time."""
+    begun, used = time.monotonic(), Meter(helper)
     while (left := begun + seconds - time.monotonic()) > 0:
         parts.source.wait(left)
-    return (time.process_time() - used) / seconds
+    return sum(used.since()) / seconds
 
 
-def status_mb(name: str) -> float:
-    """A figure of ``/proc/self/status`` in MB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+def status_mb(name: str, pid: int | str = "self") -> float:
+    """A figure of ``/proc/PID/status`` in MB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     return int(fields[name].split()[0]) / 1024
 
@@ -193,19 +193,14 @@ def searched(state: Path) -> int:
 
 def measure(folder: Path, seconds: float) -> dict[str, object]:
     """Assemble the agent over the host in ``folder`` and measure it."""
+    with helper(folder) as other:
+        return _measure(folder, seconds, other)
+
+
+def _measure(folder: Path, seconds: float, other: HelperProcess) -> dict[str, object]:
     conf = configuration.load([f"--config-file={folder}/agent.conf"])
-    where = {
-        server["uuid"]: (server["node"], server["bound"])
-        for server in json.loads((folder / "servers.json").read_text())
-    }
-    paths = conf.paths
-    nodes = topology_reader(conf)().node_ids
-    parts = assembly.build(
-        conf,
-        out=sys.stderr.write,
-        source=TestDriver(conf.libvirt_host.uri, conf.libvirt_host.timeout_s),
-        privileged=RememberingOperations(paths, nodes, where, folder / KERNEL_THREADS),
-    )
+    source = TestDriver(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
+    parts = assembly.build(conf, out=sys.stderr.write, source=source)
     agent = parts.agent
     if parts.publisher is not None:
         parts.publisher.look()  # an agent that has never read the mode in Placement only observes
@@ -217,20 +212,22 @@ def measure(folder: Path, seconds: float) -> dict[str, object]:
         "sampled": lambda: agent.round(full=False, relist=False),
         "again": agent.reapply,
     }
-    measured = {name: rounds(ROUNDS[name], work) for name, work in kinds.items()}
-    opens_per_round = opens(ROUNDS["sampled"], kinds["sampled"])
-    waiting = wait_cpu(parts, seconds / 10)
-    share = loop_cpu(parts, seconds)
+    measured = {name: rounds(ROUNDS[name], work, other) for name, work in kinds.items()}
+    opened_here, opened_there = opens(ROUNDS["sampled"], kinds["sampled"], other)
+    waiting = wait_cpu(parts, seconds / 10, other)
+    agent_share, helper_share = loop_cpu(parts, seconds, other)
     return {
         "managed": len(last.decision.assignments),
         "problems": sorted({p for o in last.outcomes.values() for p in o.problems}),
-        "searched": searched(paths.balancing),
+        "searched": searched(conf.paths.balancing),
         "kinds": measured,
-        "opens_per_round": opens_per_round,
-        "cpu_percent": 100 * share,
+        "opens_per_round_agent": opened_here,
+        "opens_per_round_helper": opened_there,
+        "cpu_percent_agent": 100 * agent_share,
+        "cpu_percent_helper": 100 * helper_share,
         "wait_cpu_percent": 100 * waiting,
-        "rss_mb": status_mb("VmRSS"),
-        "rss_peak_mb": status_mb("VmHWM"),
+        "rss_peak_mb_agent": status_mb("VmHWM"),
+        "rss_peak_mb_helper": other.rss_peak_mb,
     }
 
 

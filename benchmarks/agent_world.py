@@ -4,6 +4,7 @@
 ``python -m benchmarks.agent_world COUNT MODE SECONDS`` builds the host, runs the agent on it in a process of its own
 (:mod:`benchmarks.agent_process`) and prints its figures.
 
+* The helper: the product's, behind its socket, in a process of its own (:mod:`benchmarks.agent_helper`).
 * libvirt: its own ``test:///`` driver, in the agent's process, with domains as nova defines them.
 * Servers: a process each with threads and page tables (:mod:`benchmarks.stand_in`): proc(5) and move_pages(2) are real.
 * RDT: the resctrl model by FUSE, in a process of its own, with real threads in its groups.
@@ -28,7 +29,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks.agent_process import KERNEL_THREADS
+from benchmarks.agent_helper import KERNEL_THREADS
 from emulation import libvirt_state
 from emulation.kernel.fuse import serve
 from emulation.kernel.profiles import LINUX_6_12

@@ -2,7 +2,9 @@
 """The host that bench-agent builds is the one it names, and its figures are those of the rounds."""
 
 import json
+import os
 import subprocess
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import agent_world, bench_agent, stand_in
-from benchmarks.agent_process import KERNEL_THREADS, searched
+from benchmarks.agent_helper import KERNEL_THREADS, process_time
+from benchmarks.agent_process import searched
 from emulation.physics.model import Guest, HostModel
 from emulation.physics.parameters import frozen
 from emulation.physics.programs import WORKLOADS
@@ -79,18 +82,22 @@ def test_figures_carry_the_number_of_servers_and_the_mode() -> None:
     }
     measured = {
         "kinds": kinds,
-        "cpu_percent": 1.5,
-        "rss_peak_mb": 70.0,
+        "cpu_percent_agent": 1.0,
+        "cpu_percent_helper": 0.5,
+        "rss_peak_mb_agent": 70.0,
+        "rss_peak_mb_helper": 30.0,
         "wait_cpu_percent": 0.02,
-        "opens_per_round": 900.0,
+        "opens_per_round_agent": 100.0,
+        "opens_per_round_helper": 800.0,
     }
     idle = bench_agent.figures_of(measured, "idle", 6)
     assert idle["cpu_percent_6"] == 1.5
     assert idle["sampled_cpu_ms_6"] == 2.0
-    assert bench_agent.figures_of(measured, "search", 100)["rss_mb_search_100"] == 70.0
+    assert bench_agent.figures_of(measured, "search", 100)["rss_mb_search_100"] == 100.0
     old = bench_agent.figures_of(measured, "old_kernel", 100)
     assert old["cpu_percent_100_old_kernel"] == 1.5
     assert idle["opens_per_round_6"] == 900.0
+    assert (idle["cpu_percent_agent_6"], idle["cpu_percent_helper_6"]) == (1.0, 0.5)
 
 
 def test_a_pass_over_the_processes_of_a_host_misses_the_goal_of_opens() -> None:
@@ -143,3 +150,14 @@ def test_an_old_kernel_shows_two_workers_of_each_server(tmp_path: Path) -> None:
     agent_world.write_kernel_threads([100, 101], [7, 8, 9, 10], tmp_path)
     found = KernelThreads(tmp_path / KERNEL_THREADS)
     assert [found.of(100), found.of(101), found.of(102)] == [(7, 8), (9, 10), ()]
+
+
+def test_the_processor_time_of_another_process_is_the_kernels() -> None:
+    script = "import sys\nfor n in range(10**6): pass\nprint(0, flush=True)\nsys.stdin.read()"
+    words = [sys.executable, "-c", script]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        ticks = Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        read = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+        assert process_time(other.pid) == pytest.approx(read, abs=0.05)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The helper on the host that :mod:`benchmarks.agent_world` has built, in a process of its own as on a compute node.
+
+``python -m benchmarks.agent_helper FOLDER`` serves the configured socket and prints ``ready``. After that each line of
+its standard input is a question about itself: ``begin`` counts what is opened from then on, ``end`` prints how many
+files and folders that were. It ends with its standard input.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from benchmarks.opens import opened
+from host_agent.conf import configuration
+from host_agent.conf.options import Options
+from host_agent.conf.paths import HostPaths
+from host_agent.control.assembly.observer import topology_reader
+from host_agent.machine.privileged import edition, server
+from host_agent.machine.privileged.kernel_threads import KernelThreads
+from host_agent.machine.privileged.operations import HostOperations
+from host_agent.model.process import (
+    MoveLimits,
+    MoveReport,
+    Pin,
+    PinFailure,
+    Process,
+    RamRange,
+    Target,
+)
+
+KERNEL_THREADS: Final = "kernel_threads"
+"""Folder with what an old kernel's /proc shows of kthreadd's children."""
+
+BEGIN, END, READY = "begin", "end", "ready"
+_OF_PROCESS: Final = (
+    2  # CPUCLOCK_SCHED in the low bits of a clock's number, and the inverted pid in the others
+)
+_PID_SHIFT: Final = 3
+
+
+@dataclass
+class _Remembered:
+    """What this machine cannot hold: CPUs by thread, share of the memory by node."""
+
+    shares: dict[int, float]
+    bound: bool
+    cpus: dict[int, str] = field(default_factory=dict)
+
+
+class RememberingOperations(HostOperations):
+    """The real reads of processes, threads and page tables; affinities and pages per node are remembered.
+
+    :param nodes: nodes of the modelled machine
+    :param where: UUID -> (node that its memory is on at first, whether nova bound it there)
+    :param kernel_threads: in place of proc's, where there is such a folder
+    :param release_after_s: see :class:`HostOperations`
+    """
+
+    def __init__(
+        self,
+        paths: HostPaths,
+        nodes: Sequence[int],
+        where: dict[str, tuple[int, bool]],
+        kernel_threads: Path,
+        release_after_s: float | None = None,
+    ) -> None:
+        super().__init__(paths, release_after_s=release_after_s)
+        if kernel_threads.exists():
+            self._kernel_threads = KernelThreads(kernel_threads)
+        self._mems = ",".join(map(str, nodes))
+        self._known = {
+            uuid: _Remembered({node: 1.0}, bound) for uuid, (node, bound) in where.items()
+        }
+
+    def process(self, uuid: str) -> Process:
+        """Read the process; its threads are on the remembered CPUs."""
+        known = self._known[uuid]
+        read = super().process(uuid)
+        threads = (t._replace(cpus=known.cpus.get(t.tid, t.cpus)) for t in read.threads)
+        return read._replace(mems=self._mems, threads=tuple(threads))
+
+    def guest_ram(self, uuid: str) -> tuple[RamRange, ...]:
+        """Walk the page tables; the pages are dealt to the remembered nodes."""
+        return tuple(self._dealt(uuid, found) for found in super().guest_ram(uuid))
+
+    def _dealt(self, uuid: str, found: RamRange) -> RamRange:
+        known = self._known[uuid]
+        total = sum(kib for _, kib in found.resident_kb)
+        dealt = tuple(sorted((node, round(total * part)) for node, part in known.shares.items()))
+        return found._replace(bound=tuple(known.shares) if known.bound else (), resident_kb=dealt)
+
+    def sample(
+        self, uuid: str, ranges: Sequence[tuple[int, int]], pages: int
+    ) -> tuple[tuple[int, int], ...]:
+        """Look up pages; they are dealt to the remembered nodes."""
+        total = sum(count for _, count in super().sample(uuid, ranges, pages))
+        shares = self._known[uuid].shares
+        return tuple(sorted((node, round(total * part)) for node, part in shares.items()))
+
+    def pin(self, uuid: str, pins: Sequence[Pin]) -> tuple[PinFailure, ...]:
+        """Remember the CPUs."""
+        self._known[uuid].cpus.update({pin.tid: pin.cpus for pin in pins})
+        return ()
+
+    def move_memory(self, uuid: str, targets: Sequence[Target], limits: MoveLimits) -> MoveReport:
+        """Remember the shares; all pages arrive at once."""
+        self._known[uuid].shares = {node: part for node, part in targets[0].shares if part > 0}
+        return MoveReport(1, 0, 0, 1, 0.0, "")
+
+
+def operations(conf: Options, folder: Path) -> RememberingOperations:
+    """Return the operations of the host in a folder, with the dead-man switch."""
+    where = {
+        found["uuid"]: (found["node"], found["bound"])
+        for found in json.loads((folder / "servers.json").read_text())
+    }
+    nodes = topology_reader(conf)().node_ids
+    return RememberingOperations(
+        conf.paths, nodes, where, folder / KERNEL_THREADS, conf.release_after_s
+    )
+
+
+def process_time(pid: int) -> float:
+    """Return the processor time of another process, seconds; source: clock_getcpuclockid(3) of Linux."""
+    return time.clock_gettime(~pid << _PID_SHIFT | _OF_PROCESS)
+
+
+def main() -> int:
+    """Serve until standard input ends."""
+    folder = Path(sys.argv[1])
+    conf = configuration.load([f"--config-file={folder}/agent.conf"])
+    listening = server.listen(conf.helper.socket)
+    conf.paths.helper_state.mkdir(exist_ok=True)
+    served = server.Server(
+        listening,
+        operations(conf, folder),
+        {os.geteuid()},
+        edition.Succession(edition.of(conf)),
+    )
+    woken, _wake = os.pipe()
+    threading.Thread(target=served.run, args=(woken, threading.Event()), daemon=True).start()
+    print(READY, flush=True)
+    counting, found = ExitStack(), list[str]()
+    for line in sys.stdin:
+        if line.strip() == BEGIN:
+            found = counting.enter_context(opened())
+        elif line.strip() == END:
+            counting.close()
+            print(len(found), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
