@@ -81,8 +81,10 @@ class RememberingOperations(HostOperations):
 
     def process(self, uuid: str) -> Process:
         """Read the process; its threads are on the remembered CPUs."""
+        return self._remembered(uuid, super().process(uuid))
+
+    def _remembered(self, uuid: str, read: Process) -> Process:
         known = self._known[uuid]
-        read = super().process(uuid)
         threads = (t._replace(cpus=known.cpus.get(t.tid, t.cpus)) for t in read.threads)
         return read._replace(mems=self._mems, threads=tuple(threads))
 
@@ -96,13 +98,15 @@ class RememberingOperations(HostOperations):
         dealt = tuple(sorted((node, round(total * part)) for node, part in known.shares.items()))
         return found._replace(bound=tuple(known.shares) if known.bound else (), resident_kb=dealt)
 
-    def sample(
+    def look(
         self, uuid: str, ranges: Sequence[tuple[int, int]], pages: int
-    ) -> tuple[tuple[int, int], ...]:
-        """Look up pages; they are dealt to the remembered nodes."""
-        total = sum(count for _, count in super().sample(uuid, ranges, pages))
+    ) -> tuple[Process, tuple[tuple[int, int], ...]]:
+        """Look up process and pages; these are dealt to the remembered nodes."""
+        read, found = super().look(uuid, ranges, pages)
+        total = sum(count for _, count in found)
         shares = self._known[uuid].shares
-        return tuple(sorted((node, round(total * part)) for node, part in shares.items()))
+        dealt = tuple(sorted((node, round(total * part)) for node, part in shares.items()))
+        return self._remembered(uuid, read), dealt
 
     def pin(self, uuid: str, pins: Sequence[Pin]) -> tuple[PinFailure, ...]:
         """Remember the CPUs."""

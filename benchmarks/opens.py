@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Final
 
-PER_SERVER: Final = 10
+PER_SERVER: Final = 5
 PER_ROUND: Final = 10
 _EVENTS: Final = frozenset({"open", "os.listdir", "os.scandir"})
 _counting: list[list[str]] = []

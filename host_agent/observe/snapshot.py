@@ -170,10 +170,12 @@ class Observer:
         uuid = workload.uuid
         self._progress()
         try:
-            process = self._privileged.process(uuid)
-            memory, fresh = self._ram(uuid, process, full=full)
             acted_on = workload.request and workload.activity is Activity.RUNNING
-            sampled = self._sample(uuid, memory) if acted_on and not fresh else {}
+            known = self._memory.get(uuid) if acted_on and not full else None
+            ranges = [(found.start, found.end) for found in known.ram] if known else []
+            process, pages = self._privileged.look(uuid, ranges, self._sample_pages)
+            memory, fresh = self._ram(uuid, process, full=full)
+            sampled = {} if fresh else _shares(dict(pages))
         except (NumaExtError, OSError) as error:
             return Guest(workload, problem=str(error), gpus=gpus)
         age = self._clock() - memory.at
@@ -191,10 +193,8 @@ class Observer:
             self._memory[uuid] = memory
         return memory, True
 
-    def _sample(self, uuid: str, memory: _Memory) -> Mapping[int, float]:
-        ranges = [(found.start, found.end) for found in memory.ram]
-        found = dict(self._privileged.sample(uuid, ranges, self._sample_pages))
-        total = sum(found.values())
-        if total < _SAMPLE_MIN:
-            return {}
-        return {node: count / total for node, count in found.items()}
+
+def _shares(pages: Mapping[int, int]) -> Mapping[int, float]:
+    """Return node -> share of sampled pages; nothing where there are too few."""
+    total = sum(pages.values())
+    return {n: count / total for n, count in pages.items()} if total >= _SAMPLE_MIN else {}

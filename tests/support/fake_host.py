@@ -179,11 +179,12 @@ class FakeHost:
         end = _START + found.server.memory_mb * 1024 * 1024
         return (RamRange(_START, end, found.bound, 4, -1, tuple(sorted(found.memory_kb.items()))),)
 
-    def sample(
+    def look(
         self, uuid: str, ranges: Sequence[tuple[int, int]], pages: int
-    ) -> tuple[tuple[int, int], ...]:
+    ) -> tuple[Process, tuple[tuple[int, int], ...]]:
+        process = self.process(uuid)
         found = self._find(uuid).memory_kb if self.sampled is None else self.sampled
-        return tuple(sorted(found.items()))
+        return process, tuple(sorted(found.items())) if ranges else ()
 
     def pin(self, uuid: str, pins: Sequence[Pin]) -> tuple[PinFailure, ...]:
         found = self._find(uuid)

@@ -28,10 +28,10 @@ class Privileged(Protocol):
     def guest_ram(self, uuid: str) -> tuple[RamRange, ...]:
         """Full pass over guest memory."""
 
-    def sample(
+    def look(
         self, uuid: str, ranges: Sequence[tuple[int, int]], pages: int
-    ) -> tuple[tuple[int, int], ...]:
-        """Sampled residency."""
+    ) -> tuple[Process, tuple[tuple[int, int], ...]]:
+        """Process and threads of a domain, and sampled residency."""
 
     def pin(self, uuid: str, pins: Sequence[Pin]) -> tuple[PinFailure, ...]:
         """Set affinities."""

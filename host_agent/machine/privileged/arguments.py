@@ -200,7 +200,7 @@ _LIMITS = fields(
 BOUNDS: Final[Mapping[str, tuple[Check, ...]]] = {
     "process": (_UUID,),
     "guest_ram": (_UUID,),
-    "sample": (_UUID, many(_range, _RANGES_MAX), number(1, _PAGES_MAX)),
+    "look": (_UUID, many(_range, _RANGES_MAX), number(1, _PAGES_MAX)),
     "pin": (_UUID, both(many(fields(tid=_TID, cpus=_cpu_list), _THREADS_MAX), _few_cpus)),
     "move_memory": (
         _UUID,

@@ -20,7 +20,7 @@ def pack(value: Any) -> bytes:
     :raises InvalidValueError: it is too large, or holds what JSON has not
     """
     try:
-        data = json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+        data = _ENCODER.encode(value).encode()
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidValueError("message", str(error), _ALLOWED) from error
     _check_length(len(data))
@@ -33,7 +33,7 @@ def unpack(data: bytes) -> Any:
     :raises InvalidValueError: it is none
     """
     try:
-        return json.loads(data, parse_constant=_refuse)
+        return _DECODER.decode(data.decode())
     except (ValueError, RecursionError) as error:
         raise InvalidValueError("message", str(error), _ALLOWED) from error
 
@@ -69,3 +69,8 @@ def _check_length(length: int) -> None:
 
 def _refuse(word: str) -> NoReturn:
     raise ValueError(word)
+
+
+# Made once: dumps() and loads() make new ones in each call, and a round has hundreds of messages.
+_ENCODER: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse)

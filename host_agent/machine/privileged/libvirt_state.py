@@ -41,12 +41,14 @@ class RunningDomain:
     :param pid: of its QEMU process
     :param period_us: of each vCPU's quota of CPU time
     :param quota_us: of CPU time in each period; -1 is no limit
+    :param started: start time of its process in clock ticks since boot, -1 where nobody holds it
     """
 
     uuid: str
     pid: int
     period_us: int = _DEFAULT_PERIOD_US
     quota_us: int = _UNLIMITED
+    started: int = -1
 
 
 def parse(status: bytes, where: str = "libvirt's status file") -> RunningDomain:

@@ -21,7 +21,7 @@ from host_agent.machine.privileged import (
 from host_agent.machine.privileged.dead_man_switch import DeadManSwitch
 from host_agent.machine.privileged.devices import Devices
 from host_agent.machine.privileged.kernel_threads import KernelThreads
-from host_agent.machine.privileged.libvirt_state import LibvirtState
+from host_agent.machine.privileged.libvirt_state import LibvirtState, RunningDomain
 from host_agent.machine.privileged.perf import ThreadCounters
 from host_agent.machine.privileged.syscalls import PAGE, Syscalls
 from host_agent.machine.privileged.table import operations_of, reads, writes, writes_if_asked
@@ -88,11 +88,12 @@ class HostOperations:
         :raises ProcessGoneError: it has none
         """
         with processes.opened(self._paths, uuid, self._libvirt) as domain:
-            return self._read(uuid, domain.pid)
+            return self._read(domain)
 
-    def _read(self, uuid: str, pid: int) -> Process:
+    def _read(self, domain: RunningDomain) -> Process:
+        uuid, outside = domain.uuid, self._kernel_threads.of(domain.pid)
         try:
-            return processes.read_process(self._paths, pid, self._kernel_threads.of(pid))
+            return processes.read_process(self._paths, domain, outside)
         except (FileNotFoundError, ProcessLookupError) as error:
             raise processes.ProcessGoneError(f"the process of domain {uuid} has ended") from error
 
@@ -115,20 +116,25 @@ class HostOperations:
             raise processes.ProcessGoneError(f"the process of domain {uuid} has ended") from error
 
     @reads
-    def sample(
+    def look(
         self, uuid: str, ranges: Sequence[tuple[int, int]], pages: int
-    ) -> tuple[tuple[int, int], ...]:
-        """Look up where some pages of each range are.
+    ) -> tuple[Process, tuple[tuple[int, int], ...]]:
+        """Return process and threads of a domain, and where some pages of each range are.
+
+        One call for what each round asks of each server: the process is found and held once for both.
 
         :param pages: at most so many of all ranges together, by their size, spread evenly with a random offset in each
             stretch
-        :returns: node -> resident pages found, as pairs
+        :returns: the process, and node -> resident pages found, as pairs; ranges of another process than that say
+            nothing
+        :raises ProcessGoneError: it has no process
         """
         found: Counter[int] = Counter()
         with processes.opened(self._paths, uuid, self._libvirt) as domain:
+            process = self._read(domain)
             for addresses in _sampled_pages(tuple(map(tuple, ranges)), pages):
                 found.update(self._kernel.locate(domain.pid, addresses))
-        return tuple(sorted((node, count) for node, count in found.items() if node >= 0))
+        return process, tuple(sorted((node, n) for node, n in found.items() if node >= 0))
 
     @writes(lambda _uuid, _pins: ())
     def pin(self, uuid: str, pins: Sequence[Pin]) -> tuple[PinFailure, ...]:
@@ -137,7 +143,7 @@ class HostOperations:
         :raises ProcessGoneError: it has no process
         """
         with processes.opened(self._paths, uuid, self._libvirt) as domain:
-            process = self._read(uuid, domain.pid)
+            process = self._read(domain)
             threads = processes.ThreadPinner(
                 self._paths, process, self._kernel_threads.of(domain.pid)
             )

@@ -12,6 +12,7 @@ import re
 import select
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -65,7 +66,7 @@ def opened(
         if started < 0 or not (known or _carries(base, uuid)) or _ended(descriptor):
             raise gone
         libvirt.carriers[uuid] = domain.pid, started
-        yield domain
+        yield replace(domain, started=started)
         if _ended(descriptor) or _started(base) != started:
             raise gone
     finally:
@@ -95,11 +96,13 @@ def _carries(process: Path, uuid: str) -> bool:
     return any(flag == b"-uuid" and value == expected for flag, value in pairwise(arguments))
 
 
-def read_process(paths: HostPaths, pid: int, outside: Iterable[int] = ()) -> Process:
+def read_process(paths: HostPaths, domain: RunningDomain, outside: Iterable[int] = ()) -> Process:
     """Read the threads of a process that is held by :func:`opened`.
 
+    :param domain: as that yields it
     :param outside: threads outside the process that work for it (:mod:`.kernel_threads`)
     """
+    pid = domain.pid
     base = f"{paths.proc}/{pid}"
     first = _status(base)  # of the process, which is that of its first thread
     inside = sorted(map(int, os.listdir(f"{base}/task")))
@@ -107,8 +110,7 @@ def read_process(paths: HostPaths, pid: int, outside: Iterable[int] = ()) -> Pro
     folders |= {tid: f"{paths.proc}/{tid}" for tid in outside}
     others = (thread for tid, task in folders.items() if (thread := _read_thread(task, tid)))
     threads = (_thread(first, pid), *others)
-    started = _stat(base, _STAT_STARTED)
-    return Process(pid, started, _field(first, "Mems_allowed_list"), threads)
+    return Process(pid, domain.started, _field(first, "Mems_allowed_list"), threads)
 
 
 def _read_thread(task: str, tid: int) -> Thread | None:

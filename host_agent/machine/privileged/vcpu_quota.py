@@ -18,7 +18,7 @@ from typing import Final
 
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import processes
-from host_agent.machine.privileged.libvirt_state import LibvirtState
+from host_agent.machine.privileged.libvirt_state import LibvirtState, RunningDomain
 from host_agent.model.levels import FULL, vcpu_quota_us
 from host_agent.model.process import QuotaReport, Role
 from placement_traits.errors import CapabilityMissingError, NumaExtError
@@ -141,7 +141,7 @@ def _throttle_one(
 ) -> Iterator[str]:
     with processes.opened(paths, uuid, libvirt) as domain:
         own = Quota(domain.period_us, domain.quota_us)
-        for group in _vcpu_groups(paths, domain.pid):
+        for group in _vcpu_groups(paths, domain):
             target = own.at(percent)
             if group.read() != target:
                 if write:
@@ -150,16 +150,16 @@ def _throttle_one(
                 yield f"vcpu quota of {uuid}: {limit} in {target.period_us} us"
 
 
-def _vcpu_groups(paths: HostPaths, pid: int) -> Sequence["_Version1 | _Version2"]:
-    """Return the control groups of the vCPUs of a process.
+def _vcpu_groups(paths: HostPaths, domain: RunningDomain) -> Sequence["_Version1 | _Version2"]:
+    """Return the control groups of the vCPUs of a domain.
 
     :raises CapabilityMissingError: a vCPU has none of its own: others would be throttled with it
     """
     folders: dict[Path, _Version1 | _Version2] = {}
     without = False
-    for thread in processes.read_process(paths, pid).threads:
+    for thread in processes.read_process(paths, domain).threads:
         if thread.role == Role.VCPU:
-            text = (paths.proc / str(pid) / "task" / str(thread.tid) / "cgroup").read_text()
+            text = (paths.proc / str(domain.pid) / "task" / str(thread.tid) / "cgroup").read_text()
             found = _cpu_group(paths.sys / "fs/cgroup", text)
             folders |= dict([found] if found else [])
             without |= found is None

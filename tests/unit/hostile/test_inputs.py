@@ -449,7 +449,8 @@ def names_of_processes(folder: Path) -> Kind:
         file_in(process, "status", b"Name:\t" + escaped[:64] + b"\nCpus_allowed_list:\t0\n")
         file_in(process, "stat", b"7 (" + data[:15] + b") S " + b"7 " * 40)
         guest_ram.read(process, with_thp=True)
-        processes.read_process(paths, 7)
+        processes.read_process(paths, libvirt_state.RunningDomain("", 7))
+        processes._started(process)
 
     return Kind("names of processes", (command, backend, b"CPU 0/KVM", b"vhost-7"), read, cost=3)
 

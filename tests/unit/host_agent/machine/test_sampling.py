@@ -46,9 +46,10 @@ def test_a_sample_is_never_larger_than_asked(
     monkeypatch: pytest.MonkeyPatch, sizes: list[int], pages: int
 ) -> None:
     monkeypatch.setattr(processes, "opened", opened)
+    monkeypatch.setattr(processes, "read_process", lambda *_process: None)
     kernel = Counting()
     ranges = [(n << 40, (n << 40) + size * PAGE) for n, size in enumerate(sizes)]
-    HostOperations(HostPaths(), kernel).sample("uuid", ranges, pages)
+    HostOperations(HostPaths(), kernel).look("uuid", ranges, pages)
     assert len(kernel.asked) <= pages
     for start, end in ranges:
         assert any(start <= address < end for address in kernel.asked), "each range is seen"

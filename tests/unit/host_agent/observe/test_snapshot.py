@@ -4,12 +4,16 @@
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, Server
 from host_agent.machine.libvirt import ListedDomain
+from host_agent.machine.privileged.api import Privileged
+from host_agent.machine.privileged.operations import OPERATIONS
+from host_agent.machine.privileged.table import Operation, Way
 from host_agent.observe.machine_files import MachineFiles
 from host_agent.observe.snapshot import Observer
 from placement_traits.errors import InvalidValueError
@@ -58,6 +62,40 @@ def test_a_bad_domain_keeps_no_other_from_being_seen(
     assert [guest.uuid for guest in seen.guests] == [well.uuid]
     (record,) = caplog.records
     assert record.getMessage().startswith(f"domain {ill.uuid} is skipped: ")
+
+
+def test_a_look_between_two_resyncs_is_one_request_a_server(tmp_path: Path) -> None:
+    """Threads and sampled pages come together: the helper finds and holds the process once for both."""
+    host = FakeHost(four_nodes())
+    for title in ("a", "b"):
+        host.boot(Server(title, BE_SPECS, shared="0-7"), {0: 16, 1: 48})
+    asked: list[str] = []
+
+    def ask(operation: Operation, arguments: tuple[Any, ...]) -> Any:
+        asked.append(operation.name)
+        return getattr(host, operation.name)(*arguments)
+
+    helper = cast("Privileged", Way(OPERATIONS, ask))
+    observer = Observer(host, helper, MachineFiles(lambda: host.topology, tmp_path))
+    observer.observe(full=True, relist=True)
+    asked.clear()
+    seen = observer.observe(full=False, relist=False)
+    assert asked == ["look", "look"]
+    assert [guest.sampled for guest in seen.guests] == [{0: 0.25, 1: 0.75}] * 2
+
+
+def test_pages_that_were_looked_up_in_another_process_say_nothing(tmp_path: Path) -> None:
+    """The server was restarted in between: where it had its memory before is somewhere else now."""
+    host = FakeHost(four_nodes())
+    server = host.boot(Server("a", BE_SPECS, shared="0-7"), {0: 16, 1: 48})
+    observer = Observer(host, host, MachineFiles(lambda: host.topology, tmp_path))
+    observer.observe(full=True, relist=True)
+    host.delete(server)
+    host.boot(server, {1: 64})
+    host.sampled = {0: 1000}
+    (guest,) = observer.observe(full=False, relist=False).guests
+    assert guest.sampled == {}
+    assert guest.memory_shares == {1: 1.0}
 
 
 @pytest.mark.parametrize("text", ["", "none", "-1", "9" * 5000])
