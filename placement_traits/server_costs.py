@@ -8,7 +8,7 @@ Children of the host's beat (:mod:`placement_traits.beats`), one for each server
                                              memory bandwidth of the host's best-effort servers that was withheld for
                                              it since the beat before
 
-A host on which nobody is throttled has none of them, and a figure that stays costs no request. Where best-effort
+A host on which no server is throttled has none of them, and a figure that stays costs no request. Where best-effort
 servers were throttled for several servers, each of these answers for an equal part.
 """
 

@@ -244,6 +244,7 @@ HOST: Final = Dashboard(
             {
                 f"rate(numa_ext_server_throttled_seconds_total{{{HERE}}}{RANGE})": "{{name}} throttled",
                 f"rate(numa_ext_server_withheld_seconds_total{{{HERE}}}{RANGE})": "{{name}} withheld",
+                f"rate(numa_ext_server_withholds_seconds_total{{{HERE}}}{RANGE})": "for {{name}}",
             },
             "percentunit",
         ),

@@ -20,7 +20,7 @@ class Writer(Protocol):
         """Write the present minute."""
 
 
-class CostWriter(Protocol):
+class CostsByServer(Protocol):
     """What writes costs by server: :class:`placement_traits.server_costs.CostWriter`."""
 
     def write(self, permille: Mapping[str, int]) -> None:
@@ -62,7 +62,7 @@ class Beat:
         writer: Writer,
         *,
         costs: Callable[[], Paid] = Paid,
-        by_server: CostWriter | None = None,
+        by_server: CostsByServer | None = None,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random_module.random,
     ) -> None:

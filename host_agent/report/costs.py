@@ -34,7 +34,7 @@ class Costs:
 
     :param file: state file for the console; None keeps nothing
     :param lost: called with "costs" for each write that failed
-    :param causes: returns for whose sake best-effort servers are throttled, as far as somebody has decided it
+    :param causes: returns for whose sake best-effort servers are throttled, as far as that was decided
     """
 
     def __init__(

@@ -41,7 +41,7 @@ class RunningDomain:
     :param pid: of its QEMU process
     :param period_us: of each vCPU's quota of CPU time
     :param quota_us: of CPU time in each period; -1 is no limit
-    :param started: start time of its process in clock ticks since boot, -1 where nobody holds it
+    :param started: start time of its process in clock ticks since boot, -1 where it is not held
     """
 
     uuid: str
