@@ -338,7 +338,10 @@ class Attacker:
 
     def pins(self) -> list[Any]:
         if self._chance.random() < 0.02:  # as long as a message may be
-            return [[self.tid(), "0-8191"]] * self.either(100, 600, 16_385, 100_000)
+            tid, count = self.tid(), self.either(100, 600, 16_385, 50_000)
+            return [
+                [tid, "0-8191"] for _ in range(count)
+            ]  # each its own: junk in one is in no other
         return self.many(lambda: [self.tid(), self.cpus()])
 
     def cpus(self) -> str:
