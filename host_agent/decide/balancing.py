@@ -114,12 +114,8 @@ def refine(
         room = _left(room, guest, found)
         memories[assignment.uuid] = found
         place = (*placed.why.place, *reasons)
-        refined.append(
-            replace(
-                _with_reasons(placed, place=place, memory=found.reasons),
-                memory_shares=found.shares,
-            )
-        )
+        reasoned = replace(placed.why, place=place, memory=found.reasons)
+        refined.append(replace(placed, why=reasoned, memory_shares=found.shares))
     return Decision(tuple(refined), decision.unplaced), BalancingState(mapped, memories, explained)
 
 

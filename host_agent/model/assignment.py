@@ -78,7 +78,7 @@ class Guest:
     def vcpu_cpus(self) -> Mapping[int, frozenset[int]]:
         """vCPU -> CPUs its thread may run on now."""
         threads = self.process.threads if self.process else ()
-        return {t.vcpu: cpus.parse(t.cpus) for t in threads if t.role == Role.VCPU}
+        return {t.vcpu: cpus.seen(t.cpus) for t in threads if t.role == Role.VCPU}
 
     @property
     def blocked_by(self) -> str:
@@ -263,14 +263,14 @@ def _pins(desired: Assignment, process: Process) -> Iterable[Pin]:
     for thread in process.threads:
         vcpu = thread.role == Role.VCPU
         chosen = desired.vcpu_cpus.get(thread.vcpu) if vcpu else desired.emulator_cpus
-        if chosen is not None and cpus.parse(thread.cpus) != chosen:
+        if chosen is not None and cpus.seen(thread.cpus) != chosen:
             yield Pin(thread.tid, cpus.text(chosen))
 
 
 def _targets(desired: Assignment, guest: Guest) -> tuple[tuple[Target, ...], float]:
     if desired.memory_shares is None or not guest.ram or guest.process is None:
         return (), 0.0
-    allowed = cpus.parse(guest.process.mems)
+    allowed = cpus.seen(guest.process.mems)
     if desired.bound:
         # Only a range that nova bound to one node has one right place; several nodes were nova's own choice.
         found = [(ram, {ram.bound[0]: 1.0}) for ram in guest.ram if len(ram.bound) == 1]

@@ -3,10 +3,12 @@
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from placement_traits.errors import InvalidValueError
 
 _PART = re.compile(r"(\^?)([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
+_REMEMBERED = 512  # a set of all CPUs of the largest kernel has half a MiB
 _LARGEST = 65535  # more than any kernel has; keeps a hostile "0-99999999999" from filling memory
 _MOST = 4 * (
     _LARGEST + 1
@@ -33,6 +35,15 @@ def parse(text: str) -> frozenset[int]:
             raise InvalidValueError("CPU list", text, "each number once")
         (removed if match[1] else added).update(range(low, high + 1))
     return frozenset(added - removed)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def seen(text: str) -> frozenset[int]:
+    """Parse a list as the kernel shows it of a thread or process: a round sees hundreds of few different ones.
+
+    :raises InvalidValueError: it is none
+    """
+    return parse(text)
 
 
 def text(numbers: Iterable[int]) -> str:

@@ -141,7 +141,11 @@ def fit(
             "on this host's nodes; nothing is moved."
         )
     result = dict.fromkeys({**room_mb, **shares}, 0.0)
-    open_nodes = {node for node, share in shares.items() if share > 0 and limit.get(node, 0.0) > 0}
+    given = {node: share for node, share in shares.items() if share > 0}
+    whole = sum(given.values())
+    if given and all(share <= whole * limit.get(node, 0.0) for node, share in given.items()):
+        return result | {node: share / whole for node, share in given.items()}, ()
+    open_nodes = {node for node in given if limit.get(node, 0.0) > 0}
     rest = 1.0
     while rest > 1e-12 and open_nodes:
         total = sum(shares[node] for node in open_nodes)

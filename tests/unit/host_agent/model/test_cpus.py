@@ -29,3 +29,17 @@ def test_libvirt_takes_numbers_away() -> None:
 def test_nonsense_is_refused(text: str) -> None:
     with pytest.raises(InvalidValueError):
         cpus.parse(text)
+
+
+def test_what_the_kernel_shows_again_and_again_is_parsed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A round sees the same few lists of hundreds of threads."""
+    parsed: list[str] = []
+    really = cpus.parse
+    cpus.seen.cache_clear()
+    monkeypatch.setattr(cpus, "parse", lambda text: parsed.append(text) or really(text))
+    for _thread in range(300):
+        assert cpus.seen("0-3,8") == {0, 1, 2, 3, 8}
+        assert cpus.seen("5") == {5}
+    assert parsed == ["0-3,8", "5"]

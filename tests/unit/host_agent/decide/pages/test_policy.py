@@ -76,3 +76,21 @@ def test_shares_that_fit_sum_to_one_and_never_exceed_the_room(
     shares, _ = fit(desired, 1000, rooms)
     assert sum(shares.values()) == pytest.approx(1.0)
     assert all(share * 1000 <= rooms.get(n, 0) + 1e-6 for n, share in shares.items())
+
+
+@given(
+    st.dictionaries(st.integers(0, 7), st.floats(0.0, 1.0), min_size=1).filter(
+        lambda shares: sum(shares.values()) > 0.01
+    ),
+    st.floats(1.0, 1e6),
+)
+def test_shares_that_have_room_everywhere_are_given_as_they_are(
+    parts: dict[int, float], memory_mb: float
+) -> None:
+    """What most guests of most rounds get, without going over the nodes again and again."""
+    whole = sum(parts.values())
+    shares = {node: part / whole for node, part in parts.items()}
+    room = {node: shares.get(node, 0.0) * memory_mb + 1.0 for node in range(8)}
+    found, clipped = fit(shares, memory_mb, room, (7, 3), {5: memory_mb})
+    assert clipped == ()
+    assert found == pytest.approx(dict.fromkeys(range(8), 0.0) | shares)
