@@ -99,6 +99,10 @@ bench-elastic: venv
 	test -d $(ELASTIC) || $(PYTHON) -m pip install -q --target $(ELASTIC) 'scikit-learn>=1.5' 'statsmodels>=0.14.4'
 	PYTHONPATH=$(ELASTIC) OPENBLAS_NUM_THREADS=1 $(PYTHON) -m benchmarks.bench_elastic $(if $(JSON),--json $(JSON))
 
+bench-rgpu: venv
+	@set -e; program=$$($(LAB) link | tail -n 1); \
+	  $(PYTHON) -m benchmarks.bench_rgpu --programs $${program%/*} $(if $(JSON),--json $(JSON))
+
 bench: venv  ## run all benchmarks
 	@set -e; for bench in benchmarks/bench_*.py; do name=$${bench#benchmarks/bench_}; name=$${name%.py}; \
 	  $(MAKE) --no-print-directory bench-$${name//_/-}; done

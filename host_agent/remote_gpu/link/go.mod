@@ -1,3 +1,3 @@
-module nova-numa-ext/link
+module nova-numa-ext/numa-ext-rgpu
 
 go 1.19

@@ -30,6 +30,13 @@ def run_tests(program: Path, *words: str, **environment: str) -> str:
     return ran.stdout
 
 
+def test_the_program_needs_no_library_and_has_three_commands() -> None:
+    program = cached_link() / link_build.PROGRAM
+    ran = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr.split()[2]) == (2, "guest|doorman|gateway")
+    assert b"/ld-linux" not in program.read_bytes()
+
+
 def test_the_link_passes_its_own_tests() -> None:
     run_tests(cached_link() / "link.test", "-test.short")
 
