@@ -91,35 +91,36 @@ class Amounts:
     ) -> Offer:
         """Return how many servers' amounts are free."""
         counts = np.zeros(len(view.roots), np.int64)
-        # Most hosts of a cloud are full: what is asked of one that lacks something already costs more than all else.
-        rows = self._able(part.request, view)
-        here = np.full(len(rows), MANY)
+        # Most hosts of a cloud are full: those that one amount leaves are the only ones that the next is looked for on.
+        rows: Integers | slice = slice(None)
+        here = np.full(len(view.roots), MANY)
         for need in view.needs(part):
             if not need.columns:
                 return Offer(counts)
             left = sum(view.free[at][rows] - claims.taken[at][rows] for at in need.columns)
             fits = np.flatnonzero(left >= need.amount)
-            rows, here = rows[fits], np.minimum(here[fits], left[fits] // need.amount)
+            rows = fits if isinstance(rows, slice) else rows[fits]
+            here = np.minimum(here[fits], left[fits] // need.amount)
         key = ("whole", part.request.l3, part.request.devices)
         whole = view.remembered(key, lambda: _whole(part.request, view))
         if whole is not None:
             pieces, columns = whole
-            untouched = (claims.taken[np.array(columns)[:, None], rows] == 0).all(axis=0)
+            untouched = (claims.taken[list(columns)][:, rows] == 0).all(axis=0)
             here = np.where(untouched, np.minimum(here, pieces[rows]), here)
         counts[rows] = here
-        return Offer(counts)
+        return Offer(counts * self._able(part.request, view))
 
-    def _able(self, request: WorkloadRequest, view: HostsView) -> Integers:
-        """Return the hosts that may take servers of a request."""
+    def _able(self, request: WorkloadRequest, view: HostsView) -> Mask:
+        """Return which hosts may take servers of a request, H."""
         if view.vacated:
-            return np.arange(len(view.roots))
+            return np.ones(len(view.roots), bool)
 
-        def make() -> Integers:
+        def make() -> Mask:
             kinds = (*view.arrays.trait_sets, None)
             able = np.array(
                 [not requirements.lacking_traits(request, traits) for traits in kinds], bool
             )
-            return np.flatnonzero(able[_kinds(view)] & ~view.closed)
+            return able[_kinds(view)] & ~view.closed
 
         # A flavor's tier and whether it asks for ways is all that traits of a host are held against.
         return view.remembered(("able", request.tier, request.ways > 0), make)
