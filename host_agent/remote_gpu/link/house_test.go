@@ -365,45 +365,50 @@ func TestWhatTheFileNoLongerAllowsIsCut(t *testing.T) {
 	})
 }
 
+// become has a host use another one's files, which it reads again as on SIGHUP.
+func (h *house) become(host, other *pki) {
+	h.t.Helper()
+	for from, to := range map[string]string{other.ca: host.ca, other.certificate: host.certificate, other.key: host.key} {
+		text, err := os.ReadFile(from)
+		h.must(err)
+		h.must(os.WriteFile(to, text, 0o600))
+	}
+	h.must(host.load())
+}
+
 func TestCertificatesOfOthersAreRefused(t *testing.T) {
 	h := newHouse(t)
 	foreign := newAuthority(t, "another operator")
-	ca := h.compute.ca
-	for name, made := range map[string]func(string) *pki{
-		"a foreign doorman": func(f string) *pki {
-			p, _ := foreign.issue(f, computeHost, x509.ExtKeyUsageClientAuth)
-			p.ca = ca
-			return p
-		},
-		"another compute host":         func(f string) *pki { p, _ := h.authority.issue(f, "compute2", x509.ExtKeyUsageClientAuth); return p },
-		"a GPU host as compute host":   func(f string) *pki { p, _ := h.authority.issue(f, computeHost, x509.ExtKeyUsageServerAuth); return p },
-		"a certificate without a use":  func(f string) *pki { p, _ := h.authority.issue(f, computeHost); return p },
-		"a certificate of all hosts":   func(f string) *pki { p, _ := h.authority.issue(f, "*", x509.ExtKeyUsageClientAuth); return p },
-		"a doorman of another CA only": func(f string) *pki { p, _ := foreign.issue(f, computeHost, x509.ExtKeyUsageClientAuth); return p },
-	} {
-		h.doorman.pki = made(h.folder + "/" + name)
-		h.must(h.doorman.pki.load())
-		h.refuses(name, guestCID, testLease)
+	client, server := x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth
+	for at, host := range []*pki{h.compute, h.gpu} {
+		name, use, other := computeHost, client, server
+		if at == 1 {
+			name, use, other = gpuHost, server, client
+		}
+		for what, shape := range map[string]struct {
+			by    *authority
+			host  string
+			uses  []x509.ExtKeyUsage
+			trust bool // it has the operator's authority itself
+		}{
+			"another authority's":        {foreign, name, []x509.ExtKeyUsage{use}, true},
+			"of another authority alone": {foreign, name, []x509.ExtKeyUsage{use}, false},
+			"another host's":             {h.authority, name + "0", []x509.ExtKeyUsage{use}, false},
+			"of the other kind of host":  {h.authority, name, []x509.ExtKeyUsage{other}, false},
+			"without a use":              {h.authority, name, nil, false},
+			"of all hosts":               {h.authority, "*", []x509.ExtKeyUsage{use}, false},
+		} {
+			made, _ := shape.by.issue(h.folder+"/other", shape.host, shape.uses...)
+			if shape.trust {
+				h.authority.write(made.ca, "CERTIFICATE", h.authority.certificate.Raw)
+			}
+			h.become(host, made)
+			h.refuses(name+": a certificate "+what, guestCID, testLease)
+		}
+		made, _ := h.authority.issue(h.folder+"/other", name, use)
+		h.become(host, made)
+		h.admits(name + ": a certificate of its own")
 	}
-	h.doorman.pki = h.compute
-	h.admits("the host itself")
-	gateway := h.gateway.pki
-	for name, made := range map[string]func(string) *pki{
-		"a foreign gateway": func(f string) *pki {
-			p, _ := foreign.issue(f, gpuHost, x509.ExtKeyUsageServerAuth)
-			p.ca = ca
-			return p
-		},
-		"another GPU host":            func(f string) *pki { p, _ := h.authority.issue(f, "gpu2", x509.ExtKeyUsageServerAuth); return p },
-		"a compute host as GPU host":  func(f string) *pki { p, _ := h.authority.issue(f, gpuHost, x509.ExtKeyUsageClientAuth); return p },
-		"a certificate of all hosts.": func(f string) *pki { p, _ := h.authority.issue(f, "*", x509.ExtKeyUsageServerAuth); return p },
-	} {
-		h.gateway.pki = made(h.folder + "/" + name)
-		h.must(h.gateway.pki.load())
-		h.refuses(name, guestCID, testLease)
-	}
-	h.gateway.pki = gateway
-	h.admits("the GPU host itself")
 }
 
 func TestRevokedCertificatesAreRefusedAndCutWhenTheListIsRead(t *testing.T) {
