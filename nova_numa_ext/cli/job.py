@@ -21,7 +21,14 @@ _FINAL: Final = tuple(state.value for state in JobState if state.final)
 _HOURS: Final = 86_400.0
 _SCOPES: Final = {"host": "on one host", "leaf": "on one leaf", "fleet": "on any hosts"}
 # What an event is about, where its state and reasons do not say so.
-_ABOUT: Final = {"state": "", "reasons": "", "trust_lost_at": "rights of its user"}
+_ABOUT: Final = {
+    "state": "",
+    "reasons": "",
+    "trust_lost_at": "rights of its user",
+    "reserved": "what is kept for it",
+    "excluded": "hosts tried again",
+    "target": "how it ends",
+}
 
 
 class CreateJob(command.ShowOne):  # type: ignore[misc]

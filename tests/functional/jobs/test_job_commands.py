@@ -43,6 +43,7 @@ from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.policy.elastic.following import follow
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.elastic.trace import read_trace
+from nova_numa_ext.policy.jobs.plan import ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
 from nova_numa_ext.policy.remote_gpu import leases as life
@@ -304,12 +305,15 @@ def test_explain_says_what_happened_and_why_it_waits(shell, jobs):
 def test_explain_names_what_an_event_is_about_where_its_state_does_not(shell, jobs):
     found = jobs.create(new_job("train"))
     why = (Reason(JobTerm.TRUST, "the user is disabled"),)
-    jobs.set(found, Actor("engine-1"), why, trust_lost_at=1.0)
+    found = jobs.set(found, Actor("engine-1"), why, trust_lost_at=1.0)
+    jobs.set(found, Actor("engine-1"), reserved=(ProviderAmount(found.uuid, "CUSTOM_SLOT", 1),))
     rows = json.loads(shell(job.ExplainJob, "train", "-f", "json")[1])
-    assert [each["What"] for each in rows[:2]] == ["state", "trust_lost_at"], "as the API says it"
+    said = ["state", "trust_lost_at", "reserved"]
+    assert [each["What"] for each in rows[:3]] == said, "as the API says it"
     table = shell(job.ExplainJob, "train")[1]
     assert "rights of its user" in table
-    assert "trust_lost_at" not in table
+    assert "what is kept for it" in table
+    assert not any(each in table for each in said[1:])
     assert " state " not in table
 
 
