@@ -389,6 +389,7 @@ NOT_OURS: Final = {
     "dpkg-buildpackage": "takes minutes: tests/functional/packaging builds the package with it",
     "git": "tags a release, and sends the tag to others",
     "journalctl": "needs systemd as process 1",
+    "jq": _ELSEWHERE,
     "kolla-build": _ELSEWHERE,
     "ln": _ROOT,
     "mariadb": _DATABASE,
