@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from oslo_config import cfg
@@ -26,7 +27,9 @@ from host_agent.conf.configuration import Configuration
 from host_agent.conf.remote_gpus import FAKE, RemoteGpuOptions
 from host_agent.machine.libvirt import DomainSource, LibvirtSource
 from host_agent.model.workload import Activity
+from host_agent.remote_gpu import isolation
 from host_agent.remote_gpu.gpu_host import GpuHost
+from host_agent.remote_gpu.groups import LeaseGroups, own_group
 from host_agent.remote_gpu.processes import LeaseCommand, LeaseProcesses
 from host_agent.remote_gpu.publishing import Publishing
 from host_agent.remote_gpu.turns import HttpAnswer, LeaseTurns, Request, pause_s
@@ -37,6 +40,7 @@ from placement_traits.client import PlacementClient
 from placement_traits.command_line import add_version
 from placement_traits.errors import (
     LONGEST_TEXT,
+    CapabilityMissingError,
     InvalidValueError,
     NumaExtError,
     ServiceUnavailableError,
@@ -99,12 +103,16 @@ def _run(conf: Configuration, *, once: bool) -> int:
         conf.remote_gpus.transports,
         conf.remote_gpus.address,
         gpu_uuids(pool),
+        conf.remote_gpus.nodes(),
     )
     with single_instance(folder / "lock", "stop it first"):
         turns = LeaseTurns(
             host,
             requests(make_adapter(conf, _SERVICE)),
-            GpuHost(LeaseProcesses(folder / "run", command), folder / "epochs.json"),
+            GpuHost(
+                LeaseProcesses(folder / "run", command, apart(conf.remote_gpus, folder / "run")),
+                folder / "epochs.json",
+            ),
             lambda: servers(libvirt) if conf.remote_gpus.uses else frozenset(),
             folder / "answer.json",
         )
@@ -143,6 +151,24 @@ def lent(options: RemoteGpuOptions, host: str) -> LentPool:
         _LOG.warning("transport fake: leases of this host have no GPU behind them")
     can = transport.capabilities()
     return options.lent(host, can.apis, enforced=can.enforced)
+
+
+def apart(options: RemoteGpuOptions, folder: Path) -> LeaseGroups | None:
+    """Return the control groups of leases on a host that lends GPUs, if they are to be kept apart.
+
+    :param folder: of the processes of leases
+    :raises ConfigurationError: this host, or the unit, does not let them be kept apart
+    """
+    if not options.gpus:
+        return None
+    if not options.isolated:
+        _LOG.warning("isolated is off: the servers of leases reach each other")
+        return None
+    try:
+        isolation.check()
+        return LeaseGroups(folder, own_group())
+    except CapabilityMissingError as error:
+        raise ConfigurationError(str(error)) from error
 
 
 def servers(libvirt: DomainSource) -> frozenset[str]:

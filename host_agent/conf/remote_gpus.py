@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of leases of remote GPUs: section ``[remote_gpus]``."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
@@ -47,6 +48,20 @@ class RemoteGpuOptions(Section):
         change="you try the control plane of remote GPUs in a cloud without users",
         leave="users could get a lease: they would get no GPU",
     )
+    devices: tuple[str, ...] = option(
+        (),
+        "Nodes in /dev of lent GPUs, NAME=/dev/… each; one that several GPUs need, such as /dev/nvidiactl, is given "
+        "for each. A lease's server sees those of its own GPU and no other.",
+        change="this host lends GPUs by another transport than fake",
+        leave="the transport needs no device",
+    )
+    isolated: bool = option(
+        True,
+        "The process of each lease runs in namespaces and a control group of its own. Off needs trying_out, and is for "
+        "hosts without namespaces: servers of leases then reach each other and what the agent's user may read.",
+        change="you try the control plane in a container that has no user namespaces (off)",
+        leave="leases are of users",
+    )
     nics: tuple[str, ...] = option(
         (),
         "NICs over which lent GPUs are reached, NAME=MB/s each: what leases may be promised together.",
@@ -91,11 +106,30 @@ class RemoteGpuOptions(Section):
         if self.transport == FAKE and not self.trying_out:
             allowed = "another one, or trying_out = true: no GPU is behind it"
             raise InvalidValueError("[remote_gpus]transport", FAKE, allowed)
+        if not self.isolated and not self.trying_out:
+            allowed = "true, or trying_out = true: nothing keeps leases apart"
+            raise InvalidValueError("[remote_gpus]isolated", self.isolated, allowed)
+        self.nodes()
         if self.gpus:
             if not self.transport:
                 allowed = "the name of a transport, as gpus are lent"
                 raise InvalidValueError("[remote_gpus]transport", "", allowed)
             pool_tree(self.lent("this host"))
+
+    def nodes(self) -> Mapping[str, tuple[Path, ...]]:
+        """Return the nodes in /dev of each lent GPU that has some.
+
+        :raises InvalidValueError: one is of no lent GPU, or not in /dev
+        """
+        lent = dict(_amounts("gpus", self.gpus))
+        found: dict[str, tuple[Path, ...]] = {}
+        for each in self.devices:
+            name, _, node = each.partition("=")
+            path = Path(node)
+            if name not in lent or path.parts[:2] != ("/", "dev") or ".." in path.parts:
+                raise InvalidValueError("[remote_gpus]devices", each, "NAME=/dev/… of a lent GPU")
+            found[name] = (*found.get(name, ()), path)
+        return found
 
     def lent(
         self, host: str, apis: frozenset[RemoteGpuApi] = frozenset(), *, enforced: bool = False

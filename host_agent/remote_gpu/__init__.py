@@ -4,8 +4,10 @@
 turns        asks and reports; keeps the last answer on disk
   gpu_host   one process per lease, at the epoch that counts
     processes    starts them, finds them again, ends them
-      hung           kills one that does not answer
+      groups         a control group for each
+      hung           kills one that does not answer and has no group
       lease_process  starts the server of the transport, and leads clients of the right epoch to it
+        isolation      its namespaces: what it sees of its host
 publishing   what the host lends, in Placement; in a thread of its own
 answer       what the service says, and what is reported to it
 """

@@ -4,8 +4,10 @@
     client ── TCP ──> lease_process ── 127.0.0.1:PORT ──> server of the transport
                         first line: the epoch               (fake, or what a file declares)
 
-Started by :mod:`.processes`. By the Unix socket CONTROL it learns which epoch counts, one JSON object a line, each
-answered with ``{"epoch": E, "address": A}``::
+Started by :mod:`.processes`; all of it in namespaces of its own (:mod:`.isolation`) where it is given a control group.
+The sockets are made before, in the host's network, and taken along. By the Unix socket CONTROL, on which it listens
+once its server serves, it learns which epoch counts, one JSON object a line, each answered with
+``{"epoch": E, "address": A}``::
 
     {"epoch": 3}    serve epoch 3; clients of another one are cut before the answer
     {}              what is served?
@@ -29,11 +31,13 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from host_agent.remote_gpu import groups, isolation
 from host_agent.transports.registry import Transports
-from host_agent.transports.transport import GpuServer, RemoteGpuTransport, ServerCommand
+from host_agent.transports.transport import GpuServer, ServerCommand
 from host_agent.util.parent import die_with_parent
 from nova_numa_ext.policy.remote_gpu.gateway import Gateway
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
@@ -62,19 +66,19 @@ class LeaseServer:
         self._asked_to_end = asyncio.Event()
         self._has_ended = asyncio.Event()
 
-    async def run(self, command: ServerCommand, lock: int, control: Path, host: str) -> int:
+    async def run(self, command: ServerCommand, lock: int, sockets: "Sockets") -> int:
         """Start the server and serve until the end is asked for, or the server ends; return the exit status.
 
         :param command: of the server
         :param lock: open file with a lock that the server and all that it starts hold, too
-        :param control: the Unix socket
-        :param host: address on which clients are served
+        :param sockets: on which it is to listen
         :raises ServiceUnavailableError: the server does not start
         """
         # A session of its own, so that all its processes can be killed; this process has one thread.
         server = await asyncio.create_subprocess_exec(
             *command.argv,
             env=dict(command.environment),
+            cwd=command.folder,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             pass_fds=(lock,),
@@ -85,7 +89,7 @@ class LeaseServer:
         asked = asyncio.create_task(self._asked_to_end.wait())
         try:
             await self._served(command, ends)
-            await self._listen(control, host)
+            await self._listen(sockets)
             await asyncio.wait({ends, asked}, return_when=asyncio.FIRST_COMPLETED)
             if not asked.done():
                 sys.stderr.write(f"the server has ended with status {server.returncode}\n")
@@ -120,14 +124,11 @@ class LeaseServer:
             writer.close()
         return True
 
-    async def _listen(self, control: Path, host: str) -> None:
-        served = await asyncio.start_server(self._client, host, 0)
-        name, port = served.sockets[0].getsockname()[:2]
+    async def _listen(self, sockets: "Sockets") -> None:
+        await asyncio.start_server(self._client, sock=sockets.clients)
+        name, port = sockets.clients.getsockname()[:2]
         self._address = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
-        # Renamed when it listens: a file of that name is one to connect to.
-        listening = f"{control}.new"
-        await asyncio.start_unix_server(self._asked, listening)
-        os.rename(listening, control)
+        await asyncio.start_unix_server(self._asked, sock=sockets.control)
 
     async def _asked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the host's supervisor."""
@@ -206,6 +207,7 @@ async def _succeeds(command: ServerCommand, limit_s: float) -> bool:
     probe = await asyncio.create_subprocess_exec(
         *command.probe,
         env=dict(command.environment),
+        cwd=command.folder,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         preexec_fn=die_with_parent,
@@ -262,18 +264,67 @@ class Ports(AbstractContextManager[Sequence[int]]):
             return found
 
 
-def _serve(given: argparse.Namespace, transport: RemoteGpuTransport) -> int:
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """What a process listens on when its server serves; until then connections are refused.
+
+    :param control: for the host's supervisor
+    :param clients: for clients
+    """
+
+    control: socket.socket
+    clients: socket.socket
+
+    @classmethod
+    def bound(cls, control: Path, host: str) -> "Sockets":
+        """Return sockets of the network that this process is in.
+
+        :param control: name of the Unix socket; a file that is there is of a process that has gone
+        :param host: address of the other, whose port the kernel chooses
+        """
+        control.unlink(missing_ok=True)
+        own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        own.bind(str(control))
+        family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        clients = socket.socket(family, kind)
+        clients.bind(address)
+        return cls(own, clients)
+
+
+def _alone(file: Path) -> int:
+    """Return a file that this process has locked; it and all that inherits it hold the lock.
+
+    It is no folder: by one that is open the server would reach all of the host.
+
+    :raises ServiceUnavailableError: another process runs for the lease, or the lease has ended
+    """
+    found = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(found), file.stat()):
+            return found
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    raise ServiceUnavailableError("Another process runs for it, or it has ended.")
+
+
+def _serve(given: argparse.Namespace) -> int:
+    if given.group is not None:
+        groups.enter(given.group)
+    transport = Transports(given.transports).named(given.transport)
+    # One that a supervisor started before it died may still be on its way, or a server of one that was killed.
+    lock = _alone(given.control.with_suffix(".lock"))
     folder = given.control.with_suffix(".files")
     folder.mkdir(mode=0o700, exist_ok=True)
-    alone = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    # One that a supervisor started before it died may still be on its way, or a server of one that was killed.
-    fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    sockets = Sockets.bound(given.control, given.host)
+    if given.group is not None:
+        paths, devices = tuple(transport.paths()), tuple(given.device)
+        isolation.enter(isolation.Visible(folder, paths, devices))
+        folder = isolation.FOLDER
     with Ports(transport.capabilities().ports) as ports:
         asked = GpuServer(given.control.stem, given.gpu, given.memory_mb, ports[0], folder)
-        server = LeaseServer(ports)
-        return asyncio.run(
-            server.run(transport.server_command(asked), alone, given.control, given.host)
-        )
+        command = transport.server_command(asked)
+        return asyncio.run(LeaseServer(ports).run(command, lock, sockets))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -285,9 +336,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--transports", type=Path, required=True)
     parser.add_argument("--gpu", required=True)
     parser.add_argument("--memory-mb", type=int, required=True)
+    parser.add_argument("--device", type=Path, action="append", default=[])
+    parser.add_argument("--group", type=Path)
     given = parser.parse_args(arguments)
     try:
-        return _serve(given, Transports(given.transports).named(given.transport))
+        return _serve(given)
     except (NumaExtError, OSError) as error:
         sys.stderr.write(f"lease {given.control.stem}: {error}\n")
         return 1

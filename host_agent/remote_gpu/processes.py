@@ -4,12 +4,14 @@
 ::
 
     FOLDER/LEASE.sock       a process that serves the lease listens here
-    FOLDER/LEASE.sock.new   one that is starting
+    FOLDER/LEASE.group      the control group of all that it started
+    FOLDER/LEASE.lock       locked by it and by its server
     FOLDER/LEASE.files      what its server writes; gone with the lease
 
-A socket on which nothing answers is of a process that is gone. One that listens and does not answer is given a while,
-then it is killed. LEASE.files is locked by the process and by all that it started: a lease has ended, and can be served
-again, when the lock is free, be it that a server hangs in its driver and cannot be killed.
+A socket on which nothing answers is of a process that is gone, or not there yet. One that listens and does not answer
+is given a while, then it is killed. A lease has ended, and can be served again, when its group is empty and its lock
+free, be it that a server hangs in its driver and cannot be killed. No file holds the number of a process: the kernel
+says who listens, and who is in a group.
 """
 
 import fcntl
@@ -22,11 +24,13 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from host_agent.remote_gpu import groups
 from host_agent.remote_gpu.answer import ServedLease
+from host_agent.remote_gpu.groups import LeaseGroups
 from host_agent.remote_gpu.hung import kill_listener
 from host_agent.remote_gpu.lease_process import STARTS_S
 from placement_traits.command_line import SAFE_FOLDER, module
@@ -38,6 +42,7 @@ _HANGS_S: Final = 15.0  # without an answer
 _STARTS_S: Final = STARTS_S + 5.0  # its server, and itself
 _LOOK_S: Final = 0.02
 _SUFFIX: Final = ".sock"
+_OF_PROCESSES: Final = frozenset({_SUFFIX, groups.SUFFIX})
 
 CommandOf = Callable[[ServedLease, Path], list[str]]
 """Lease, control socket -> command line of its process."""
@@ -51,12 +56,14 @@ class LeaseCommand:
     :param transports: folder of those that files declare
     :param address: of this host, on which clients are served
     :param gpus: provider of each lent GPU -> its name
+    :param devices: name of a GPU -> its nodes in /dev
     """
 
     transport: str
     transports: Path
     address: str
     gpus: Mapping[str, str]
+    devices: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
 
     def __call__(self, lease: ServedLease, control: Path) -> list[str]:
         """Return it for one lease.
@@ -65,11 +72,13 @@ class LeaseCommand:
         """
         if lease.gpu not in self.gpus:
             raise ServiceUnavailableError(f"This host does not lend GPU {lease.gpu}.")
+        gpu = self.gpus[lease.gpu]
         return [
             *module("host_agent.remote_gpu.lease_process", str(control)),
             *("--host", self.address, "--transport", self.transport),
-            *("--transports", str(self.transports.absolute()), "--gpu", self.gpus[lease.gpu]),
+            *("--transports", str(self.transports.absolute()), "--gpu", gpu),
             *("--memory-mb", str(lease.memory_mb)),
+            *(f"--device={each}" for each in self.devices.get(gpu, ())),
         ]
 
 
@@ -93,19 +102,21 @@ class LeaseProcesses:
 
     :param folder: of their sockets, for their owner alone
     :param command: how one is started
+    :param groups: of those that are kept apart; None: they are not
     """
 
-    def __init__(self, folder: Path, command: CommandOf) -> None:
+    def __init__(self, folder: Path, command: CommandOf, groups: LeaseGroups | None = None) -> None:
         self._folder = folder = folder.absolute()
         self._command = command
+        self._groups = groups
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._silent_since_s: dict[str, float] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def running(self) -> frozenset[str]:
         """Return the leases of which a process may run."""
-        names = (each.name for each in self._folder.glob(f"*{_SUFFIX}*"))
-        return frozenset(name.partition(_SUFFIX)[0] for name in names)
+        found = (each for each in self._folder.iterdir() if each.suffix in _OF_PROCESSES)
+        return frozenset(each.stem for each in found)
 
     def start(self, asked: ServedLease) -> None:
         """Start a process for a lease where none runs; it serves no epoch yet.
@@ -123,8 +134,7 @@ class LeaseProcesses:
         """
         found = self._ask(lease, {"epoch": epoch})
         if found is None:
-            self._wait(lease)
-            self._await_rest(lease)
+            self._end_rest(lease)
             raise LeaseProcessGoneError(lease, epoch)
         return int(found["epoch"]), str(found["address"])
 
@@ -134,19 +144,20 @@ class LeaseProcesses:
         :raises ServiceUnavailableError: it does not answer, or something that it started has not ended
         """
         self._ask(lease, {"end": True})
-        self._wait(lease)
-        self._await_rest(lease)
-        for each in self._folder.glob(f"{lease}{_SUFFIX}*"):
-            each.unlink(missing_ok=True)
-        shutil.rmtree(self._files(lease), ignore_errors=True)
+        self._end_rest(lease)
+        if self._groups is not None:
+            self._groups.remove(lease)
+        shutil.rmtree(self._kept(lease, ".files"), ignore_errors=True)
+        for suffix in (".lock", groups.SUFFIX, _SUFFIX):
+            self._kept(lease, suffix).unlink(missing_ok=True)
 
     def _start(self, asked: ServedLease) -> None:
         lease = asked.id
         self._wait(lease)
-        control = self._control(lease)
-        for each in (control, control.with_name(f"{control.name}.new")):
-            each.unlink(missing_ok=True)
-        command = self._command(asked, control)
+        command = self._command(asked, self._control(lease))
+        if self._groups is not None:
+            self._await_straggler(self._groups, lease)
+            command += ["--group", str(self._groups.make(lease))]
         _LOG.info("lease %s: a process is started", lease)
         self._children[lease] = child = subprocess.Popen(
             command,
@@ -156,12 +167,25 @@ class LeaseProcesses:
             start_new_session=True,
         )
         until_s = time.monotonic() + _STARTS_S
-        while not control.exists():
+        while not _listens(self._control(lease)):
             if child.poll() is not None or time.monotonic() > until_s:
                 child.kill()
-                self._wait(lease)
+                self._end_rest(lease)
                 raise ServiceUnavailableError(f"The process of lease {lease} does not start.")
             time.sleep(_LOOK_S)
+
+    def _await_straggler(self, groups: LeaseGroups, lease: str) -> None:
+        """See that no process of an earlier supervisor is on its way, and that none can come any more.
+
+        :raises ServiceUnavailableError: there is one; it has a while to get there
+        """
+        if not groups.has_processes(lease):
+            groups.remove(lease)
+        elif self._hangs(lease, time.monotonic()):
+            self._kill(lease)
+            groups.remove(lease)
+        else:
+            raise ServiceUnavailableError(f"A process of lease {lease} is on its way.")
 
     def _wait(self, lease: str) -> None:
         """Take a child's exit status, which it has or is about to have."""
@@ -183,15 +207,19 @@ class LeaseProcesses:
         try:
             found = _answer(self._control(lease), question)
         except (TimeoutError, BlockingIOError) as error:
-            since_s = self._silent_since_s.setdefault(lease, asked_s)
-            if time.monotonic() - since_s < _HANGS_S:
+            if not self._hangs(lease, asked_s):
                 raise ServiceUnavailableError(
                     f"The process of lease {lease} does not answer."
                 ) from error
             self._kill(lease)
             found = None
-        self._silent_since_s.pop(lease, None)
+        if found is not None:
+            self._silent_since_s.pop(lease, None)
         return found
+
+    def _hangs(self, lease: str, since_s: float) -> bool:
+        """Whether a process has been silent for too long, of which that is known since then."""
+        return time.monotonic() - self._silent_since_s.setdefault(lease, since_s) >= _HANGS_S
 
     def _kill(self, lease: str) -> None:
         """Kill a process that hangs, and with it its server.
@@ -199,41 +227,62 @@ class LeaseProcesses:
         :raises ServiceUnavailableError: it does not end
         """
         _LOG.error("the process of lease %s hangs, it is killed with its server", lease)
-        if not kill_listener(self._control(lease), _ANSWERS_S):
+        in_group = self._groups is not None and self._groups.has_processes(lease)
+        if not in_group and not kill_listener(self._control(lease), _ANSWERS_S):
             raise ServiceUnavailableError(
                 f"The process of lease {lease} hangs and cannot be killed."
             )
-        self._wait(lease)
-        self._await_rest(lease)
+        self._end_rest(lease)
 
-    def _await_rest(self, lease: str) -> None:
-        """Wait until all that the process of a lease has started is gone, too.
+    def _end_rest(self, lease: str) -> None:
+        """Kill all that the process of a lease has started, where it is known; wait until it is gone.
 
         :raises ServiceUnavailableError: something has not ended
         """
+        if self._groups is not None and not self._groups.kill(lease, _ANSWERS_S):
+            raise ServiceUnavailableError(
+                f"A process that served lease {lease} has not ended: "
+                f"{self._kept(lease, groups.SUFFIX)}/cgroup.procs names it."
+            )
+        self._wait(lease)
+        self._await_lock(lease)
+        self._silent_since_s.pop(lease, None)
+
+    def _await_lock(self, lease: str) -> None:
+        lock = self._kept(lease, ".lock")
         try:
-            folder = os.open(self._files(lease), os.O_RDONLY | os.O_DIRECTORY)
+            found = os.open(lock, os.O_RDWR)
         except FileNotFoundError:
             return
         until_s = time.monotonic() + _ANSWERS_S
         try:
             while True:
                 with suppress(BlockingIOError):
-                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return
+                    fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
                 if time.monotonic() > until_s:
                     raise ServiceUnavailableError(
-                        f"A process that served lease {lease} has not ended: fuser {self._files(lease)} names it."
+                        f"A process that served lease {lease} has not ended: fuser {lock} names it."
                     )
                 time.sleep(_LOOK_S)
         finally:
-            os.close(folder)
+            os.close(found)
 
-    def _files(self, lease: str) -> Path:
-        return self._control(lease).with_suffix(".files")
+    def _kept(self, lease: str, suffix: str) -> Path:
+        return self._folder / f"{lease}{suffix}"
 
     def _control(self, lease: str) -> Path:
-        return self._folder / f"{lease}{_SUFFIX}"
+        return self._kept(lease, _SUFFIX)
+
+
+def _listens(control: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+        asked.settimeout(_ANSWERS_S)
+        try:
+            asked.connect(str(control))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+    return True
 
 
 def _answer(control: Path, question: Mapping[str, Any]) -> Mapping[str, Any] | None:

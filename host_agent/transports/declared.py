@@ -13,6 +13,7 @@ that is meant is written twice::
     argv = ["/opt/rcuda/bin/rCUDAd", "-p", "{port}"]
     environment = { CUDA_VISIBLE_DEVICES = "{gpu}" }
     probe = ["/usr/bin/true"]              # optional; without it all ports have to take connections
+    paths = ["/opt/rcuda"]                 # optional: what the server reads of the host, beside /usr and its program
 
     [guest.environment]                    # once: {count} devices, {endpoints} = 127.0.0.1:PORT,127.0.0.1:PORT…
     RCUDA_DEVICE_COUNT = "{count}"
@@ -59,6 +60,7 @@ class DeclaredTransport:
     :param argv: template of the server's command line
     :param environment: templates of the server's environment
     :param probe: template of the command that sees whether it serves; empty: its ports take connections
+    :param reads: what the server reads of the host, beside ``/usr`` and its program
     :param once: templates of what the guest's environment has once
     :param device: templates, of names too, of what it has for each device
     """
@@ -68,6 +70,7 @@ class DeclaredTransport:
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     probe: tuple[str, ...]
+    reads: tuple[Path, ...]
     once: Mapping[str, str]
     device: Mapping[str, str]
 
@@ -82,6 +85,10 @@ class DeclaredTransport:
             return ()
         return (f"{program} is not there: install the server of transport {self.name}",)
 
+    def paths(self) -> Sequence[Path]:
+        """The server's program, and what the file says."""
+        return (Path(self.argv[0]), *self.reads)
+
     def server_command(self, server: GpuServer) -> ServerCommand:
         """The templates, with the lease's values."""
         values = {
@@ -95,6 +102,7 @@ class DeclaredTransport:
         return ServerCommand(
             _filled(self.argv, values),
             {name: _fill(text, values) for name, text in self.environment.items()},
+            server.folder,
             _filled(self.probe, values),
         )
 
@@ -143,7 +151,7 @@ class _Reader:
         if not _NAME.fullmatch(name):
             raise self._refused("name", name, "small letters, digits and _; at most 32")
         server = self._table("server", raw.get("server"))
-        self._known("server.", server, {"argv", "environment", "probe"})
+        self._known("server.", server, {"argv", "environment", "probe", "paths"})
         guest = self._table("guest", raw.get("guest"))
         self._known("guest.", guest, {"environment", "device"})
         argv = self._words("server.argv", server.get("argv"))
@@ -159,6 +167,7 @@ class _Reader:
             argv,
             self._variables("server.environment", server.get("environment", {}), _SERVER),
             self._words("server.probe", server.get("probe", [])),
+            self._paths(server.get("paths", [])),
             once,
             device,
         )
@@ -207,6 +216,15 @@ class _Reader:
         for word in raw:
             self._template(key, self._text(key, word), _SERVER)
         return tuple(raw)
+
+    def _paths(self, raw: Any) -> tuple[Path, ...]:
+        if not isinstance(raw, list):
+            raise self._refused("server.paths", raw, "a list of absolute paths")
+        for each in raw:
+            text = self._text("server.paths", each)
+            if not text.startswith("/") or len(Path(text).parts) == 1 or ".." in Path(text).parts:
+                raise self._refused("server.paths", each, "absolute paths below / without ..")
+        return tuple(map(Path, raw))
 
     def _template(self, key: str, text: str, words: frozenset[str]) -> None:
         for match in _BRACES.finditer(text):

@@ -31,10 +31,15 @@ class FakeTransport:
         """Nothing can be missing."""
         return ()
 
+    def paths(self) -> Sequence[Path]:
+        """``echo.py``; the interpreter is that of the process that starts it."""
+        return (Path(_ECHO),)
+
     def server_command(self, server: GpuServer) -> ServerCommand:
         """``echo.py``; its GPU is in its environment only, so that the two can be seen to belong together."""
         environment = {"HOME": str(server.folder), "FAKE_GPU": server.gpu}
-        return ServerCommand((sys.executable, "-I", "-S", _ECHO, str(server.port)), environment)
+        argv = (sys.executable, "-I", "-S", _ECHO, str(server.port))
+        return ServerCommand(argv, environment, server.folder)
 
     def guest_environment(
         self, gpus: Sequence[AttachedGpu], virtual_per_gpu: int = 1

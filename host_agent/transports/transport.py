@@ -67,11 +67,13 @@ class ServerCommand:
 
     :param argv: program, as an absolute path, and arguments
     :param environment: the process's whole environment
+    :param folder: in which it is started
     :param probe: a command that ends with status 0 when it serves; empty: it serves when its ports take connections
     """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
+    folder: Path
     probe: tuple[str, ...] = ()
 
 
@@ -99,6 +101,10 @@ class RemoteGpuTransport(Protocol):
 
     def findings(self) -> Sequence[str]:
         """Return why it cannot serve leases on this host, a sentence each with the remedy; none where it can."""
+        ...
+
+    def paths(self) -> Sequence[Path]:
+        """Return what its server reads of this host beside ``/usr``: absolute paths; the server sees nothing else."""
         ...
 
     def server_command(self, server: GpuServer) -> ServerCommand:

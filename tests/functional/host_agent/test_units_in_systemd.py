@@ -21,8 +21,12 @@ from typing import Any
 import pytest
 
 from emulation.servers import BE_SPECS, LC_SPECS, Server
+from host_agent.conf.remote_gpus import RemoteGpuOptions
 from host_agent.model import cpus
+from host_agent.remote_gpu.answer import EndedLease, LeaseAnswer, ServedLease
+from host_agent.remote_gpu.turns import answer_in
 from placement_traits.names import TierTrait
+from placement_traits.pool_reporter import gpu_uuids
 from tests.functional.host_agent.conftest import _l3_ids, wait_for
 
 pytestmark = [pytest.mark.root, pytest.mark.long]
@@ -37,6 +41,7 @@ NEEDED = (
 )
 QEMU_USER = "daemon"  # neither root nor the agent's, so that the kernel asks for capabilities
 AGENT, HELPER = "numa-host-agent.service", "numa-host-agent-helper.service"
+LEASES = "numa-host-agent-leases.service"
 WITHDRAW = "numa-host-agent-withdraw.service"
 RIGHTS = 1 << 19 | 1 << 23 | 1 << 38  # CAP_SYS_PTRACE, CAP_SYS_NICE, CAP_PERFMON
 
@@ -161,6 +166,37 @@ backoff_max_s = 1
 """
 
 
+_LENDING = """
+[host]
+name = h1
+[placement]
+auth_type = admin_token
+endpoint = http://127.0.0.1:8778
+token = admin
+[remote_gpus]
+transport = fake
+trying_out = true
+gpus = a=500
+nics = eth1=100
+fabrics = main
+"""
+
+# As an operator would: the control socket is the supervisor's.
+_ECHOED = """
+import json, pathlib, socket
+asked = socket.socket(socket.AF_UNIX)
+(control,) = pathlib.Path("/var/lib/numa-host-agent/leases/run").glob("*.sock")
+asked.connect(str(control))
+asked.sendall(b"{}\\n")
+found = json.loads(asked.makefile().readline())
+host, _, port = found["address"].rpartition(":")
+client = socket.create_connection((host, int(port)), 10)
+client.sendall(f"{found['epoch']}\\nhere\\n".encode())
+lines = client.makefile()
+print(lines.readline().strip(), lines.readline().strip())
+"""
+
+
 class Booted:
     """A machine whose process 1 is systemd.
 
@@ -208,6 +244,7 @@ class Booted:
             ("numa-host-agent", "agent"),
             ("numa-host-agent-helper", "helper"),
             ("numa-host-agent-ctl", "ctl"),
+            ("numa-host-agent-leases", "leases"),
         ):
             script = self.folder / "bin" / program
             script.write_text(
@@ -407,3 +444,57 @@ def test_an_agent_that_hangs_is_replaced_and_one_that_is_gone_is_no_longer_offer
     wait_for(lambda: not impatient.tiers(), "the withdrawal", 60)
     wait_for(lambda: impatient.state(WITHDRAW) == "inactive", "its end", 30)
     assert impatient.run("systemctl", "show", "--property=Result", "--value", WITHDRAW) == "success"
+
+
+@pytest.fixture
+def lending(tmp_path: Path) -> Iterator[Booted]:
+    with machine(tmp_path, config=_LENDING) as found:
+        yield found
+
+
+def asked(booted: Booted, answer: LeaseAnswer) -> None:
+    """What the job service has last answered; it does not answer any more."""
+    answer_in(booted.folder / "answer.json").save(answer)
+    folder = "/var/lib/numa-host-agent"
+    own = ("install", "--owner=numa-host-agent", "--group=numa-host-agent")
+    booted.run(*own, "--directory", folder, f"{folder}/leases")
+    booted.run(*own, "/media/answer.json", f"{folder}/leases/answer.json")
+
+
+def test_leases_are_kept_apart_by_a_unit_without_any_right(lending: Booted) -> None:
+    """The supervisor is killed, started again and stopped: its lease runs on, and ends with all that it was."""
+    lending.run("ip", "link", "set", "lo", "up")
+    options = RemoteGpuOptions(("a=500",), "fake", nics=("e=1",), fabrics=("f",), trying_out=True)
+    (gpu,) = gpu_uuids(options.lent("h1"))
+    lease = ServedLease("lease-1", 1, gpu, 500, "silver", "cuda", 0)
+    asked(lending, LeaseAnswer(serves=(lease,)))
+    lending.run("systemctl", "start", LEASES)
+    user = lending.run("id", "-u", "numa-host-agent")
+    status = lending.status(LEASES)
+    assert set(status["Uid"].split()) == {user}
+    assert {int(status[kind], 16) for kind in ("CapEff", "CapPrm", "CapBnd")} == {0}
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+
+    group = lending.run("systemctl", "show", "--property=ControlGroup", "--value", LEASES)
+    listed = f"cat /sys/fs/cgroup{group}/lease-*/cgroup.procs"
+
+    def processes() -> list[str]:
+        return lending.run("/bin/sh", "-c", listed, check=False).split()
+
+    wait_for(lambda: len(processes()) == 4, "the processes of the lease", 30)
+    before = processes()
+    echoed = ("/run/story/venv/bin/python", "-c", _ECHOED)
+    assert lending.run(*echoed) == "ok here"
+    killed = lending.main_pid(LEASES)
+    lending.run("systemctl", "kill", "--signal=KILL", "--kill-who=main", LEASES)
+    wait_for(lambda: lending.main_pid(LEASES) not in (0, killed), "another supervisor", 60)
+    wait_for(lambda: lending.state(LEASES) == "active", "its first turn", 60)
+    for action in ("restart", "stop", "start"):
+        lending.run("systemctl", action, LEASES)
+        assert (processes(), lending.run(*echoed)) == (before, "ok here"), action
+    lending.run("systemctl", "stop", LEASES)
+    asked(lending, LeaseAnswer(ends=(EndedLease("lease-1", 2),)))
+    lending.run("systemctl", "start", LEASES)
+    wait_for(lambda: not processes(), "the end of the lease", 30)
+    left = f"ls -d /sys/fs/cgroup{group}/lease-* /var/lib/numa-host-agent/leases/run/*"
+    assert lending.run("/bin/sh", "-c", left, check=False) == ""

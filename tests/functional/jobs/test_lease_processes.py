@@ -29,6 +29,7 @@ from placement_traits import pool_reader
 from placement_traits.claims import emptied
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.pool_reporter import gpu_uuids
+from tests.support.apart import lease_groups, processes_in
 from tests.support.jobs_database import backed_up, restored
 from tests.support.lease_service import ASKED, ENGINE, SERVER, LeaseService, credential
 from tests.support.polling import until
@@ -38,12 +39,13 @@ from tests.support.pools import pool
 class Hosts:
     """g1, which lends GPUs, and c1 and c2, which run servers; each is started again at will.
 
+    :param apart: g1 keeps its leases in namespaces
     :ivar service_up: the job service answers
     :ivar running: host -> servers
     """
 
-    def __init__(self, service, folder):
-        self.service, self.folder = service, folder
+    def __init__(self, service, folder, *, apart=False):
+        self.service, self.folder, self.apart = service, folder, apart
         self.service_up, self.now_s, self.asked = True, 0.0, []
         self.running = {"g1": frozenset(), "c1": frozenset(), "c2": frozenset()}
         self.turns = {}
@@ -54,7 +56,8 @@ class Hosts:
     def start(self, host):
         """A new process of the host's supervisor."""
         folder = self.folder / host
-        found = LeaseProcesses(folder / "run", self.command)
+        groups = lease_groups(folder / "run") if self.apart and host == "g1" else None
+        found = LeaseProcesses(folder / "run", self.command, groups)
         self.turns[host] = LeaseTurns(
             host,
             lambda *asked, **more: self.request(host, *asked, **more),
@@ -164,10 +167,11 @@ class Client:
 
 
 @pytest.fixture
-def hosts(placement, tmp_path):
+def hosts(placement, tmp_path, request):
     service = LeaseService(placement, tmp_path)
+    apart = getattr(request, "param", "") == "apart"
     with tempfile.TemporaryDirectory() as short:  # a socket's path has 107 bytes
-        found = Hosts(service, Path(short))
+        found = Hosts(service, Path(short), apart=apart)
         yield found
         found.stop()
     service.forget()
@@ -180,6 +184,7 @@ def attached(hosts, server=SERVER, host="c1"):
     return lease
 
 
+@pytest.mark.parametrize("hosts", ["together", "apart"], indirect=True)
 def test_a_client_echoes_through_its_lease_and_is_cut_when_the_server_moves(hosts):
     lease = attached(hosts)
     assert hosts.processes().keys() == {lease.uuid}
@@ -471,7 +476,10 @@ def test_the_command_publishes_serves_and_reports(hosts, placement, monkeypatch,
     monkeypatch.setattr("signal.signal", lambda *_arguments: None)
     state = hosts.folder / "g1"
     file = tmp_path / "agent.conf"
-    lent = "transport = fake\ntrying_out = true\ngpus = a=8000, new=500\nnics = eth1=1000\nfabrics = main\ncores = 4\n"
+    lent = (
+        "transport = fake\ntrying_out = true\nisolated = false\n"
+        "gpus = a=8000, new=500\nnics = eth1=1000\nfabrics = main\ncores = 4\n"
+    )
     text = f"[agent]\nstate_dir = {state}\n[host]\nname = g1\n[remote_gpus]\n"
     file.write_text(text + lent)
     once = ["--config-file", str(file), "--once"]
@@ -534,6 +542,7 @@ def pid_of(folder, lease):
 SEEDS = 2
 
 
+@pytest.mark.parametrize("hosts", ["together", "apart"], indirect=True)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_whatever_is_killed_after_two_rounds_no_process_and_no_claim_is_of_no_lease(hosts, seed):
     """Supervisors, processes and the service go and come back; of three leases two have room at a time."""
@@ -575,6 +584,8 @@ def test_whatever_is_killed_after_two_rounds_no_process_and_no_claim_is_of_no_le
     held = {each.uuid for each in living if hosts.service.claims.read(each.uuid)}
     assert held == {each.uuid for each in living if each.claimed} == serving.keys()
     assert len(held) == min(len(living), 2), "a third one waits"
+    if hosts.apart:
+        assert len(processes_in(hosts.folder / "g1/run")) == 4 * len(serving)
     for host in ("c1", "c2"):
         used = {each.id for each in hosts.turns[host].answer.attaches}
         assert used == {lease for lease, client in serving.items() if client == host}
@@ -630,7 +641,7 @@ def test_a_process_that_hangs_does_not_keep_the_gpu_of_a_released_lease(hosts, i
 def test_a_lease_has_not_ended_while_something_that_it_started_runs(hosts, impatient, caplog):
     """A server that hangs in its driver outlives SIGKILL; the lock is its."""
     lease = attached(hosts)
-    server = os.open(hosts.folder / "g1" / "run" / f"{lease.uuid}.files", os.O_RDONLY)
+    server = os.open(hosts.folder / "g1" / "run" / f"{lease.uuid}.lock", os.O_RDONLY)
     os.kill(hosts.processes()[lease.uuid], signal.SIGKILL)
     until(lambda: not hosts.processes(), 10.0)
     fcntl.flock(server, fcntl.LOCK_EX)
@@ -645,9 +656,9 @@ def test_a_lease_has_not_ended_while_something_that_it_started_runs(hosts, impat
 
 def test_the_server_of_a_lease_holds_its_lock(hosts):
     lease = attached(hosts)
-    folder = hosts.folder / "g1" / "run" / f"{lease.uuid}.files"
+    lock = hosts.folder / "g1" / "run" / f"{lease.uuid}.lock"
     (server,) = _children(hosts.processes()[lease.uuid])
-    assert str(folder) in {os.readlink(each) for each in Path(f"/proc/{server}/fd").iterdir()}
+    assert str(lock) in {os.readlink(each) for each in Path(f"/proc/{server}/fd").iterdir()}
 
 
 def _children(pid):

@@ -98,6 +98,13 @@ def test_a_server_that_is_not_installed_is_found(tmp_path: Path) -> None:
     assert not declared(tmp_path, LEAST.replace("/usr/bin/mine", "/bin/sh")).findings()
 
 
+def test_a_server_reads_its_program_and_what_the_file_says(tmp_path: Path) -> None:
+    assert declared(tmp_path, LEAST).paths() == (Path("/usr/bin/mine"),)
+    text = LEAST.replace('"{port}"]', '"{port}"]\npaths = ["/opt/mine", "/sys/class/drm"]')
+    reads = (Path("/usr/bin/mine"), Path("/opt/mine"), Path("/sys/class/drm"))
+    assert declared(tmp_path, text).paths() == reads
+
+
 @pytest.mark.parametrize(
     ("replaced", "by", "named"),
     [
@@ -123,6 +130,11 @@ def test_a_server_that_is_not_installed_is_found(tmp_path: Path) -> None:
         ('"{port}"]', '"{"]', "server.argv"),
         ('"{port}"]', "7]", "server.argv"),
         ('"{port}"]', '"\\u0000"]', "server.argv"),
+        ('"{port}"]', '"{port}"]\npaths = "/opt"', "server.paths"),
+        ('"{port}"]', '"{port}"]\npaths = ["opt"]', "server.paths"),
+        ('"{port}"]', '"{port}"]\npaths = ["/"]', "server.paths"),
+        ('"{port}"]', '"{port}"]\npaths = ["/opt/../etc"]', "server.paths"),
+        ('"{port}"]', '"{port}"]\npaths = [3]', "server.paths"),
         ('"MINE_{j}"', '"MINE"', "guest.device.MINE"),
         ('"MINE_{j}"', '"MINE {j}"', "guest.device.MINE {j}"),
         ('"127.0.0.1:{port}"', '"{folder}"', "guest.device.MINE_{j}"),

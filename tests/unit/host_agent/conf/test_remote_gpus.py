@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of leases: what keeps them apart."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from host_agent.conf.remote_gpus import RemoteGpuOptions
+from placement_traits.errors import InvalidValueError
+
+LENDS: dict[str, Any] = {
+    "gpus": ("a=500", "b=500"),
+    "transport": "mine",
+    "nics": ("eth1=100",),
+    "fabrics": ("main",),
+}
+
+
+def test_each_gpu_has_its_nodes() -> None:
+    nodes = ("a=/dev/nvidia0", "a=/dev/nvidiactl", "b=/dev/nvidia1")
+    assert RemoteGpuOptions(**LENDS, devices=nodes).nodes() == {
+        "a": (Path("/dev/nvidia0"), Path("/dev/nvidiactl")),
+        "b": (Path("/dev/nvidia1"),),
+    }
+    assert RemoteGpuOptions(**LENDS).nodes() == {}
+
+
+@pytest.mark.parametrize(
+    "node", ["c=/dev/nvidia0", "a", "a=nvidia0", "a=/etc/shadow", "a=/dev/../etc/shadow", "=/dev/x"]
+)
+def test_a_node_that_is_none_of_a_lent_gpu_is_refused(node: str) -> None:
+    with pytest.raises(InvalidValueError, match="NAME=/dev/… of a lent GPU"):
+        RemoteGpuOptions(**LENDS, devices=(node,))
+
+
+def test_leases_are_kept_apart_unless_it_is_a_trial() -> None:
+    assert RemoteGpuOptions(**LENDS).isolated
+    with pytest.raises(InvalidValueError, match="nothing keeps leases apart"):
+        RemoteGpuOptions(**LENDS, isolated=False)
+    assert not RemoteGpuOptions(**LENDS, isolated=False, trying_out=True).isolated
