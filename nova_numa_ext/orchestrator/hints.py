@@ -34,9 +34,9 @@ class PlanHints:
         """Return the hint of a server of a part, '' without a key or a plan."""
         if not self._keys or job.plan is None:
             return ""
-        # Nova keeps one host by a server group; of leafs it knows nothing.
-        in_leaf = part.wait_for[0].scope is Scope.LEAF
-        binds = in_leaf or postponing.binds(job.refusals)
+        # Nova keeps one host by a server group; of leafs and pods it knows nothing.
+        in_area = part.wait_for[0].scope in (Scope.LEAF, Scope.POD)
+        binds = in_area or postponing.binds(job.refusals)
         places, spare = (job.plan.places, job.plan.spare) if binds else ((), ())
         hint = JobHint(
             job=job.uuid,

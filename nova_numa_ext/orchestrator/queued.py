@@ -9,10 +9,11 @@ from typing import Final
 
 from nova_numa_ext.orchestrator.store.stored_job import NewJob, StoredJob, StoredPart
 from nova_numa_ext.policy.jobs.job import ActiveJob, Job, Part
+from nova_numa_ext.policy.jobs.part_specs import group_of
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
-from placement_traits.request import WorkloadRequest, parse
+from placement_traits.request import InvalidRequestError, WorkloadRequest, parse
 
 _REQUESTS: Final = (
     4096  # thousands of jobs have few flavors between them, and each round reads all jobs
@@ -27,6 +28,7 @@ def part(stored: StoredPart) -> Part:
     """
     specs = tuple(sorted(stored.extra_specs.items()))
     request = _parsed(specs, stored.sizes.vcpus, stored.sizes.memory_mb)
+    network = group_of(stored.extra_specs, stored.count, apart=stored.apart)
     return Part(
         stored.name,
         stored.count,
@@ -36,9 +38,18 @@ def part(stored: StoredPart) -> Part:
         stored.networks,
         stored.sizes.disk_gb,
         stored.wait_for,
-        stored.apart,
+        stored.apart or network is not None,
         stored.on_failure,
+        network,
     )
+
+
+def is_group(stored: StoredPart) -> bool:
+    """Return whether the servers of a part are one group on the fabric; of one that cannot be read they are none."""
+    try:
+        return group_of(stored.extra_specs, stored.count, apart=stored.apart) is not None
+    except InvalidRequestError:
+        return False
 
 
 @lru_cache(maxsize=_REQUESTS)

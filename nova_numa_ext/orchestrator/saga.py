@@ -5,7 +5,7 @@ Each call changes one job by one thing, so that an engine that dies at any point
 on::
 
     PLANNED    claim what the plan names       step "claim"     undone: released
-    CLAIMED    make server groups              step "group"     undone: deleted
+    CLAIMED    make server groups              step "group"     undone: deleted, with what they hold of a fabric
     BUILDING   make servers, wait for them     step "servers"   undone: deleted, waited for until they are gone
     RUNNING    look whether they are there
     ENDING     undo the steps, the last one first, then go where the job is to end
@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from nova_numa_ext.orchestrator import members
+from nova_numa_ext.orchestrator import members, queued
 from nova_numa_ext.orchestrator.cloud.asking import SilentError
 from nova_numa_ext.orchestrator.cloud.hosts import ServerHosts
 from nova_numa_ext.orchestrator.cloud.servers import (
@@ -40,6 +40,7 @@ from nova_numa_ext.orchestrator.cloud.servers import (
     ServerRequest,
     UserServers,
     server_name,
+    shared_name,
 )
 from nova_numa_ext.orchestrator.cloud.trusts import TrustError, Trusts
 from nova_numa_ext.orchestrator.members import Found
@@ -48,6 +49,7 @@ from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.stored_job import Step, StoredJob, StoredPart
 from nova_numa_ext.policy.jobs import postponing
 from nova_numa_ext.policy.jobs.job import LONGEST_ENDING_S, BuildFailure, Scope
+from nova_numa_ext.policy.jobs.part_specs import group_hints
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
 from placement_traits.claim_store import ClaimStore, NoRoomError
@@ -215,6 +217,7 @@ class Saga:
             job = self._judge(job, part, servers, found, late=late)
         if self._is_late(job):
             job = self._without_missing(job)
+        job, found = self._together(job, servers, found)
         missing = [each for part in job.parts for each in members.missing(part)]
         for part in job.parts:
             now = [each for name, each in missing[: self._servers_per_round] if name == part.name]
@@ -299,13 +302,13 @@ class Saga:
     def _undo_step(self, job: StoredJob, step: Step) -> tuple[StoredJob, bool]:
         """Undo a step; return the job, and whether something of the step may be left."""
         if step.name == CLAIM:
-            held = self._claims.read(step.about)
-            if held:
-                self._claims.write(emptied(held), may=self._lead)
+            self._release(step.about)
             return job, False
         servers = self._trusts.servers(job.trust)
         if step.name == GROUP:
             for group in self._led(servers.groups(group_name(job.uuid, step.about))):
+                if queued.is_group(_part(job, step.about)):
+                    self._release(group)
                 servers.delete_group(group)
             return job, False
         found = members.find(job, servers)
@@ -313,6 +316,12 @@ class Saga:
         left = found.of_part(_part(job, step.about))
         servers.delete(self._led(left))
         return job, bool(left)
+
+    def _release(self, consumer: str) -> None:
+        """Release what a consumer holds, if it holds anything."""
+        held = self._claims.read(consumer)
+        if held:
+            self._claims.write(emptied(held), may=self._lead)
 
     def _finish(self, job: StoredJob, to: JobState, reasons: Sequence[Reason]) -> StoredJob:
         for part in job.parts:
@@ -390,6 +399,26 @@ class Saga:
         for uuid in uuids:
             self._lead()
             yield uuid
+
+    def _together(
+        self, job: StoredJob, servers: UserServers, found: Found
+    ) -> tuple[StoredJob, Found]:
+        """Have the servers of each group on the fabric made by one request, so that nova places them as a whole.
+
+        Which of them is which member is found as of any server that could not be stored. What fails later is made
+        again one by one, in the group's own leafs.
+        """
+        for part in job.parts:
+            if not _is_made_together(part) or part.servers or found.of_part(part):
+                continue
+            groups = servers.groups(group_name(job.uuid, part.name))
+            request = _request(job, part, 0, min(groups, default=""), self._hint(job, part))
+            request = replace(request, name=shared_name(job.name, part.name), count=part.count)
+            step = _step(job, SERVERS, part.name)
+            job, _ = self._made(job, step, partial(servers.create, request))
+            job = self._noted(job, step)
+            found = members.find(job, servers)
+        return job, found
 
     def _fill(
         self, job: StoredJob, name: str, missing: Sequence[int], servers: UserServers, found: Found
@@ -578,7 +607,7 @@ def group_name(job: str, part: str) -> str:
 
 def _group_policy(job: StoredJob, part: StoredPart) -> str:
     """Return which rule nova keeps for the servers of a part, '' for none."""
-    if part.apart:
+    if part.apart or queued.is_group(part):
         return "anti-affinity"
     places = [place for place in job.plan.places if place.part == part.name] if job.plan else []
     if part.wait_for[0].scope is Scope.HOST and part.count > 1 and len(places) == 1:
@@ -586,15 +615,21 @@ def _group_policy(job: StoredJob, part: StoredPart) -> str:
     return ""
 
 
+def _is_made_together(part: StoredPart) -> bool:
+    """Return whether one request makes all servers of a part, and nova numbers them from 1."""
+    return part.count > 1 and queued.is_group(part)
+
+
 def _request(job: StoredJob, part: StoredPart, member: int, group: str, hint: str) -> ServerRequest:
     return ServerRequest(
         job=job.uuid,
         part=part.name,
         member=member,
-        name=server_name(job.name, part.name, member),
+        name=server_name(job.name, part.name, member + _is_made_together(part)),
         flavor=part.flavor,
         image=part.image,
         networks=part.networks,
         group=group,
         job_hint=hint,
+        group_hints=group_hints(part.extra_specs) if queued.is_group(part) else {},
     )

@@ -119,7 +119,10 @@ class ComputeApi:
         if key == "detail":
             return _told(200, {"servers": self._page(query)})
         if not key:
-            return _told(202, {"server": {"id": self._create(body["server"])}})
+            asked = body["server"]
+            assert asked.get("min_count", 1) == asked.get("max_count", 1), "all, or none"
+            made = [self._create({**asked, "name": name}) for name in _names(asked)]
+            return _told(202, {"server": {"id": made[0]}})
         if key not in self.servers:
             return _told(404, {"itemNotFound": {"message": "no such server"}})
         if method == "GET":
@@ -179,6 +182,12 @@ class ComputeApi:
             ids = [each["id"] for each in rows]
             rows = rows[ids.index(query["marker"][0]) + 1 :]
         return rows[:_PAGE] if query else rows
+
+
+def _names(asked):
+    """Nova numbers the servers of one request, from 1."""
+    count = asked.get("max_count", 1)
+    return [f"{asked['name']}-{n + 1}" for n in range(count)] if count > 1 else [asked["name"]]
 
 
 class FakeTrusts:

@@ -84,7 +84,7 @@ def _check_names(asked: Mapping[str, Any]) -> None:
     if not asked["name"].isprintable():
         raise InvalidValueError("$.job.name", asked["name"], "characters that can be printed")
     for part in asked["parts"]:
-        added = server_name("", part["name"], int(part.get("count", 1)) - 1)
+        added = server_name("", part["name"], int(part.get("count", 1)))
         if len(asked["name"]) + len(added) > LONGEST_NAME:
             raise InvalidValueError(
                 "$.job.name",
@@ -178,7 +178,9 @@ def _check_quota(parts: Sequence[StoredPart], quota: ProjectQuota) -> None:
     grouped = [
         part
         for part in parts
-        if part.apart or (part.wait_for[0].scope is Scope.HOST and part.count > 1)
+        if part.apart
+        or queued.is_group(part)
+        or (part.wait_for[0].scope is Scope.HOST and part.count > 1)
     ]
     for what, needed, limit in (
         ("instances", sum(part.count for part in parts), quota.instances),

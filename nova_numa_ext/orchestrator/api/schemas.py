@@ -62,6 +62,7 @@ _WAIT_FOR: Final = {
             "scope": {
                 "enum": list(Scope),
                 "description": "``host``: all on one host; ``leaf``: all on hosts of one leaf of the fabric; "
+                "``pod``: all below one node right above leafs; "
                 "``fleet``: anywhere",
             },
             "wait_s": _seconds(

@@ -5,6 +5,8 @@ Placement alone is asked, with the role ``service`` or ``admin``: for hosts with
 is taken of it, and which of them nova has disabled. It knows neither which nova-compute is down, nor what hosts without
 an agent are able to do: nova's scheduler decides, and a host that it refuses is left out until no others are left.
 
+What groups hold of the fabric's leafs is read with it, in two requests.
+
 Each reading compares generations and reads the hosts that differ: what was taken since is seen at once. Placement
 raises none where nova deletes an allocation, so what became free is seen
 
@@ -20,7 +22,8 @@ from math import inf
 from types import MappingProxyType
 from typing import Final
 
-from nova_numa_ext.policy.jobs.host_view import HostsView
+from nova_numa_ext.fabrics import PlacementFabrics
+from nova_numa_ext.policy.jobs.host_view import HostsView, ViewFabric
 from placement_traits import reader
 from placement_traits.client import HttpAdapter, PlacementClient, RetrySettings
 from placement_traits.fleet import Amount
@@ -56,6 +59,7 @@ class PlacementHosts:
             placement, never, clock, background=False, root_amounts=self._amounts
         )
         self._client = PlacementClient(placement, RetrySettings(attempts=2))
+        self._fabrics = PlacementFabrics(self._client)
         self._settings = settings
         self._aliases = aliases
         self._aggregate = aggregate
@@ -80,7 +84,8 @@ class PlacementHosts:
                 roots &= reader.members(self._client, self._aggregate)
             amounts = {root: self._amounts[root] for root in arrays.rows if root in roots}
             closed = reader.disabled(self._client)
-            self._hosts = HostsView.of(arrays, amounts, closed, self._aliases)
+            fabrics = [ViewFabric(each.leafs, each.leaf_of_trait) for each in self._fabrics.read()]
+            self._hosts = HostsView.of(arrays, amounts, closed, self._aliases, fabrics)
             took_s = self._fleet.stats.last_duration_s
             self._due_s = self._clock() + pause_s(self._settings, took_s)
         return self._hosts

@@ -7,6 +7,9 @@ What belongs to a job carries tags, so that it is found again whatever the datab
     numa-ext-job:<uuid>          the job
     numa-ext-member:<number>     which of the part's servers, from 0
 
+Servers of a group on the fabric are made by one request, so that nova places them together. They have the same tags,
+``numa-ext-member:numbered`` among them: nova numbers their names from 1.
+
 Nova may have done what it did not answer: before a server is asked for again, it is looked up by its tags. What is not
 in a list may still be there: users change tags, and a list leaves out the cells that do not answer. Only 404 is gone.
 """
@@ -28,6 +31,7 @@ MICROVERSION: Final = "2.96"
 TAG: Final = "numa-ext:"
 JOB_TAG: Final = "numa-ext-job:"
 MEMBER_TAG: Final = "numa-ext-member:"
+NUMBERED: Final = "numbered"  # in place of a number
 
 _UNKNOWN: Final = "UNKNOWN"  # status of a server whose cell does not answer
 
@@ -77,12 +81,21 @@ class AnswerError(ServiceUnavailableError):
         return self.sentence
 
 
-def server_name(job: str, part: str, member: int) -> str:
+def server_name(job: str, part: str, number: int) -> str:
     """Return the name of a server; nova takes :data:`LONGEST_NAME` characters, none of them blank at either end.
 
     :param job: name of its job
+    :param number: of the server in its part
     """
-    return f"{job}-{part}-{member}"
+    return f"{shared_name(job, part)}-{number}"
+
+
+def shared_name(job: str, part: str) -> str:
+    """Return the name of servers that are made together: nova numbers them, from 1.
+
+    :param job: name of their job
+    """
+    return f"{job}-{part}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +108,8 @@ class ServerRequest:
     :param networks: uuids; (): the only one of the project; :data:`NO_NETWORK`
     :param group: server group that it belongs to, '' without
     :param job_hint: what nova-scheduler has to know of it (:mod:`nova_numa_ext.job_hint`), '' for nothing
+    :param group_hints: what else it has to know of a group on the fabric
+    :param count: servers that are made together, the first members of the part; more than one: nova numbers the name
     """
 
     job: str
@@ -106,6 +121,8 @@ class ServerRequest:
     networks: tuple[str, ...]
     group: str = ""
     job_hint: str = ""
+    group_hints: Mapping[str, str] = field(default_factory=dict)
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +130,7 @@ class JobServer:
     """A server of a job.
 
     :param part: by its tags, '' where they do not tell which member of what it is
-    :param member: by its tags, -1 where they do not tell
+    :param member: by its tags, by its name where it was made with others; -1 where they do not tell
     :param status: nova's: BUILD, ACTIVE, ERROR …
     :param fault: nova's words on an ERROR
     :param created_at: nova's time, to be compared as text; '' of a cell that does not answer
@@ -319,20 +336,19 @@ class UserServers:
 
 
 def _body(request: ServerRequest) -> dict[str, Any]:
+    member = NUMBERED if request.count > 1 else str(request.member)
     body: dict[str, Any] = {
         "server": {
             "name": request.name,
             "flavorRef": request.flavor,
             "imageRef": request.image,
             "networks": _networks(request.networks),
-            "tags": [
-                f"{TAG}{request.part}",
-                f"{JOB_TAG}{request.job}",
-                f"{MEMBER_TAG}{request.member}",
-            ],
+            "tags": [f"{TAG}{request.part}", f"{JOB_TAG}{request.job}", f"{MEMBER_TAG}{member}"],
         }
     }
-    hints = {"group": request.group, HINT: request.job_hint}
+    if request.count > 1:
+        body["server"] |= {"min_count": request.count, "max_count": request.count}
+    hints = {"group": request.group, HINT: request.job_hint, **request.group_hints}
     if any(hints.values()):
         body["os:scheduler_hints"] = {name: value for name, value in hints.items() if value}
     return body
@@ -392,10 +408,18 @@ def _owned(shown: Mapping[str, Any]) -> OwnedServer | None:
     )
 
 
+def _numbered(name: str) -> str:
+    """Return which member a server is that nova has numbered, '' where its name does not tell."""
+    number = name.rpartition("-")[2]
+    return str(int(number) - 1) if number.isascii() and number.isdecimal() and int(number) else ""
+
+
 def _server(shown: Mapping[str, Any]) -> JobServer:
     """Return a server; of a cell that does not answer nova shows its uuid and the status UNKNOWN."""
     tags = {tag.rpartition(":")[0] + ":": tag.rpartition(":")[2] for tag in shown.get("tags", ())}
     member = tags.get(MEMBER_TAG, "")
+    if member == NUMBERED:
+        member = _numbered(shown.get("name", ""))
     known = TAG in tags and member.isdecimal()
     fault = shown.get("fault") or {}
     return JobServer(

@@ -9,8 +9,11 @@ Each part is placed alone, the one that fewest hosts can take first. On the host
 3. fewer servers of the part that would fit: the tightest host, so that wide places stay whole.
 
 All servers of a part go to the first host that holds all of them, where there is one; else to the hosts that hold most,
-where the scope allows it: of one leaf of the fabric, or of all. Of leafs that hold all servers, one is taken whose
-agents report and whose GPUs are best, then the tightest. All parts find places, or none does.
+where the scope allows it: of one leaf of the fabric, of one pod, or of all. Of leafs that hold all servers, one is
+taken whose agents report and whose GPUs are best, then the tightest. All parts find places, or none does.
+
+Servers that are one group on the fabric (:attr:`.job.Part.network`) get leafs first (:mod:`.group_places`), and in each
+the first hosts of the order.
 
 What the view does not know, it does not refuse: NUMA cells, links of GPUs that are taken, policies of server groups.
 Nova decides, among the planned hosts and a few spare ones that are next in the order; hosts that it refuses are left
@@ -19,11 +22,12 @@ out (:attr:`.job.Job.excluded`) until no others are left.
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from nova_numa_ext.policy.jobs import postponing
+from nova_numa_ext.policy.jobs import group_places, postponing
+from nova_numa_ext.policy.jobs.group_places import Candidates, GroupHosts, GroupPart
 from nova_numa_ext.policy.jobs.host_aspects import (
     MANY,
     Amounts,
@@ -42,6 +46,8 @@ from placement_traits.fleet_arrays import UNKNOWN
 from placement_traits.reason import Reason
 
 _SPARE: Final = 4  # hosts of a part beside the planned ones
+_SPARES_PER_SERVERS: Final = 8  # of a group, which nova places as a whole
+_AREAS: Final = (Scope.LEAF, Scope.POD)
 _SHOWN: Final = 8  # hosts in a reason
 _DECIMALS: Final = 3
 
@@ -56,6 +62,29 @@ class _Offered:
     counts: Integers
     utility: Floats | None
     missed: Mask
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Hosts of one part.
+
+    :param chosen: (host, servers) for all of them, or nothing
+    :param spare: the same of hosts that come after them
+    :param servers: how many find a place, at most as many as there are
+    :param reasons: why a group has no leafs
+    """
+
+    chosen: Sequence[tuple[int, int]]
+    spare: Sequence[tuple[int, int]] = ()
+    servers: int = 0
+    reasons: tuple[Reason, ...] = ()
+
+
+class _Fleet(NamedTuple):
+    """All hosts, and what jobs take of them."""
+
+    view: HostsView
+    claims: HostClaims
 
 
 class HostPlanner:
@@ -98,8 +127,8 @@ class HostPlanner:
             offered = offers[part.name]
             if part is not order[0]:
                 offered = self._offered(part, view, own, settings)
-            scope = part.scope(waited_s)
-            chosen, found = _arranged(part, scope.scope, offered, barred, view.leaf)
+            found = _found(part, part.scope(waited_s).scope, offered, barred, _Fleet(view, own))
+            chosen = found.chosen
             if not chosen:
                 never = self._never(job, view, settings)
                 return never or self._wait(job, part, view, found, now)
@@ -109,14 +138,12 @@ class HostPlanner:
                 return below
             utility = min(utility, of_part)
             places += [HostPlace(part.name, view.roots[row], count) for row, count in chosen]
-            others = (
-                []
-                if job.apart
-                else _spare(part, scope.scope, offered, barred, chosen, leafs=view.leaf)
-            )
+            others = () if job.apart else found.spare
             spare += [HostPlace(part.name, view.roots[row], count) for row, count in others]
-            for row, count in chosen if own is not claims else ():
-                own.put(part, row, count)
+            if own is not claims:
+                own.put_group(part, [row for row, _ in chosen])
+                for row, count in chosen:
+                    own.put(part, row, count)
             if job.apart:
                 barred |= {row for row, _ in chosen}
         return Plan(tuple(places), utility, reasons=(_placed(view, places),), spare=tuple(spare))
@@ -150,10 +177,10 @@ class HostPlanner:
             return Wait((postponed, below, *left_out), postponed=True)
         return None
 
-    def _wait(self, job: Job, part: Part, view: HostsView, found: int, now: float) -> Wait:
+    def _wait(self, job: Job, part: Part, view: HostsView, found: _Found, now: float) -> Wait:
         waited_s = job.waiting_s(now)
         scope = part.scope(waited_s)
-        reasons = [Reason(JobTerm.NO_ROOM, found, part.count, part.name)]
+        reasons = [Reason(JobTerm.NO_ROOM, found.servers, part.count, part.name), *found.reasons]
         until = None
         if scope != part.wait_for[-1]:
             left_s = scope.wait_s - waited_s
@@ -166,16 +193,20 @@ class HostPlanner:
         if not view.roots:
             return None
         reasons = [
-            Reason(JobTerm.TOO_LARGE, found, part.count, part.name)
+            reason
             for part in job.parts
-            if (found := self._most(part, view, settings)) < part.count
+            if (found := self._most(part, view, settings)).servers < part.count
+            for reason in (
+                Reason(JobTerm.TOO_LARGE, found.servers, part.count, part.name),
+                *found.reasons,
+            )
         ]
         return Never(tuple(reasons)) if reasons else None
 
-    def _most(self, part: Part, view: HostsView, settings: PlannerSettings) -> int:
+    def _most(self, part: Part, view: HostsView, settings: PlannerSettings) -> _Found:
         """Servers of a part that find a place in empty hosts, as far as its widest scope and its count ask."""
 
-        def make() -> int:
+        def make() -> _Found:
             empty = view.empty
             nothing = view.remembered("nothing taken", lambda: HostClaims(empty))
             counts = np.full(len(view.roots), MANY)
@@ -184,7 +215,8 @@ class HostPlanner:
                     offer = aspect.offer(part, empty, nothing, settings)
                     counts = np.minimum(counts, offer.counts)
             offered = _Offered(counts, None, missed(part.request, empty))
-            return _arranged(part, part.wait_for[-1].scope, offered, set(), empty.leaf)[1]
+            scope = part.wait_for[-1].scope
+            return _found(part, scope, offered, set(), _Fleet(empty, HostClaims(empty)))
 
         return view.remembered(("most", part), make)
 
@@ -209,12 +241,50 @@ def _utility(chosen: Sequence[tuple[int, int]], offered: _Offered) -> float:
     return float(min(offered.utility[row] for row, _ in chosen))
 
 
+def _found(part: Part, scope: Scope, offered: _Offered, barred: set[int], fleet: _Fleet) -> _Found:
+    """Look for hosts of a part; a group that only prefers hosts near each other takes any where there is no fabric."""
+    reasons: tuple[Reason, ...] = ()
+    if part.network is not None:
+        asked = GroupPart(
+            part.network, part.count, scope, max(_SPARE, part.count // _SPARES_PER_SERVERS)
+        )
+        of_group = _of_group(part, asked, offered, barred, fleet)
+        if of_group.chosen or part.network.binds:
+            return of_group
+        reasons = of_group.reasons
+    areas = fleet.view.pod if scope is Scope.POD else fleet.view.leaf
+    chosen, servers = _arranged(part, scope, offered, barred, areas)
+    spare = _spare(part, scope, offered, barred, chosen, areas=areas) if chosen else ()
+    return _Found(chosen, spare, servers, () if chosen else reasons)
+
+
+def _of_group(
+    part: Part, asked: GroupPart, offered: _Offered, barred: set[int], fleet: _Fleet
+) -> _Found:
+    view = fleet.view
+    if not view.leaf_hosts:
+        return _Found((), reasons=(Reason(JobTerm.NO_FABRIC, "", where=part.name),))
+    able = (offered.counts > 0) & (view.leaf != UNKNOWN)
+    able[list(barred)] = False
+    rows = np.flatnonzero(able)
+    good = ~offered.missed
+    if offered.utility is not None:
+        good &= offered.utility >= part.request.min_utility
+    order = rows[np.lexsort(_keys(rows, offered, offered.counts))]
+    candidates = Candidates(order, good, view.leaf)
+    found = group_places.places(asked, candidates, view.leaf_hosts, fleet.claims.groups)
+    if isinstance(found, GroupHosts):
+        chosen, spare = ([(row, 1) for row in each] for each in (found.rows, found.spares))
+        return _Found(chosen, spare, part.count)
+    return _Found((), reasons=found)
+
+
 def _arranged(
-    part: Part, scope: Scope, offered: _Offered, barred: set[int], leafs: Integers
+    part: Part, scope: Scope, offered: _Offered, barred: set[int], areas: Integers
 ) -> tuple[list[tuple[int, int]], int]:
     """Spread the servers of a part over hosts.
 
-    :param leafs: of the hosts, H
+    :param areas: leaf or pod of the hosts, H
     :returns: (host, servers) for all of them, or nothing; and how many find a place, at most its count
     """
     counts = offered.counts
@@ -228,17 +298,13 @@ def _arranged(
         return [(int(row), part.count)], part.count
     if scope is Scope.HOST:
         return [], int(counts.max(initial=0))
-    if scope is Scope.LEAF:
-        counts = _of_one_leaf(part.count, counts, offered, leafs)
+    if scope in _AREAS:
+        counts = _of_one_area(part.count, counts, offered, areas)
     found = min(int(counts.sum()), part.count)
     if found < part.count:
         return [], found
     rows = np.flatnonzero(counts)
-    keys: list[Floats | Integers | Mask] = [offered.counts[rows], -counts[rows]]
-    if offered.utility is not None:
-        keys.append(-offered.utility[rows])
-    keys.append(offered.missed[rows])
-    ordered = rows[np.lexsort(keys)]
+    ordered = rows[np.lexsort(_keys(rows, offered, -counts, offered.counts))]
     upto = np.cumsum(counts[ordered])
     last = int(np.searchsorted(upto, part.count))
     chosen = [(int(row), int(counts[row])) for row in ordered[: last + 1]]
@@ -246,21 +312,35 @@ def _arranged(
     return chosen, part.count
 
 
-def _of_one_leaf(count: int, counts: Integers, offered: _Offered, leafs: Integers) -> Integers:
-    """Return how many servers the hosts of one leaf take, H: of the best leaf for all of them, else of the largest."""
-    hangs = leafs != UNKNOWN
+def _keys(rows: Integers, offered: _Offered, *last: Integers) -> list[Floats | Integers | Mask]:
+    """Return the keys of some hosts, the one that matters most last, as :func:`numpy.lexsort` takes them.
+
+    :param last: keys of all hosts, the one that matters most first, that come after agents and GPUs
+    """
+    keys: list[Floats | Integers | Mask] = [each[rows] for each in reversed(last)]
+    if offered.utility is not None:
+        keys.append(-offered.utility[rows])
+    return [*keys, offered.missed[rows]]
+
+
+def _of_one_area(count: int, counts: Integers, offered: _Offered, areas: Integers) -> Integers:
+    """Return how many servers the hosts of one leaf take, H: of the best leaf for all of them, else of the largest.
+
+    :param areas: leaf or pod of the hosts, H
+    """
+    hangs = areas != UNKNOWN
     utility = np.ones(len(counts)) if offered.utility is None else offered.utility
     for reporting in (~offered.missed, np.ones(len(counts), bool)):
         for least in np.unique(utility[hangs & reporting & (counts > 0)])[::-1]:
             suits = hangs & reporting & (utility >= least)
-            sums = np.bincount(leafs[suits], counts[suits])
+            sums = np.bincount(areas[suits], counts[suits])
             whole = np.flatnonzero(sums >= count)
             if len(whole):
                 best = whole[sums[whole].argmin()]
-                return np.where(suits & (leafs == best), counts, 0)
-    sums = np.bincount(leafs[hangs], counts[hangs])
+                return np.where(suits & (areas == best), counts, 0)
+    sums = np.bincount(areas[hangs], counts[hangs])
     largest = int(sums.argmax()) if len(sums) else UNKNOWN
-    return np.where(hangs & (leafs == largest), counts, 0)
+    return np.where(hangs & (areas == largest), counts, 0)
 
 
 def _spare(
@@ -270,7 +350,7 @@ def _spare(
     barred: set[int],
     chosen: list[tuple[int, int]],
     *,
-    leafs: Integers,
+    areas: Integers,
 ) -> list[tuple[int, int]]:
     """Return the hosts that come after those that were chosen, the preferred one first.
 
@@ -279,8 +359,8 @@ def _spare(
     counts = offered.counts.copy()
     counts[[*barred, *(row for row, _ in chosen)]] = 0
     suits = counts >= (part.count if scope is Scope.HOST else 1)
-    if scope is Scope.LEAF:
-        suits &= (leafs != UNKNOWN) & (leafs == leafs[chosen[0][0]])
+    if scope in _AREAS:
+        suits &= (areas != UNKNOWN) & (areas == areas[chosen[0][0]])
     if offered.utility is not None:
         suits &= offered.utility >= min(part.request.min_utility, _utility(chosen, offered))
     rows = np.flatnonzero(suits)

@@ -18,8 +18,10 @@ from typing import Any, Final, Self, TypeAlias, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from nova_numa_ext.policy.jobs.group_places import GroupTakes, NumberedLeafs
 from nova_numa_ext.policy.jobs.job import Job, Part
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
+from nova_numa_ext.policy.network.leafs import Leafs
 from nova_numa_ext.policy.numa.whatif import own_amounts
 from placement_traits import names
 from placement_traits.devices import By
@@ -50,6 +52,18 @@ class Need:
     amount: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ViewFabric:
+    """A fabric, and what groups hold there.
+
+    :param leafs: without free hosts, which depend on the server
+    :param leaf_of_trait: leafs by the trait of their hosts
+    """
+
+    leafs: Leafs
+    leaf_of_trait: Mapping[str, str]
+
+
 @dataclass(frozen=True, eq=False)
 class HostsView:
     """All hosts at one moment; nothing in it ever changes.
@@ -62,6 +76,7 @@ class HostsView:
     :param used: R x H; of servers and of what else Placement counts
     :param closed: hosts that take no servers now, because their nova-compute is disabled, H
     :param aliases: resource classes of PCI aliases
+    :param fabrics: on which hosts hang
     :param vacated: nothing is on the hosts: it is asked what would ever fit, whatever keeps hosts from taking servers
         today
     """
@@ -74,6 +89,7 @@ class HostsView:
     used: Integers
     closed: Mask
     aliases: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    fabrics: tuple[ViewFabric, ...] = ()
     vacated: bool = False
     _made: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
@@ -84,6 +100,7 @@ class HostsView:
         amounts: Mapping[str, Mapping[str, Amount]],
         closed: Collection[str] = (),
         aliases: Mapping[str, frozenset[str]] = MappingProxyType({}),
+        fabrics: Sequence[ViewFabric] = (),
     ) -> Self:
         """Return the view of hosts.
 
@@ -100,7 +117,7 @@ class HostsView:
             np.add.at(capacity[classes[name]], at, of_capacity)
             np.add.at(used[classes[name]], at, of_used)
         off = np.array([root in closed for root in roots], bool)
-        return cls(arrays, roots, rows, classes, capacity, used, off, aliases)
+        return cls(arrays, roots, rows, classes, capacity, used, off, aliases, tuple(fabrics))
 
     @cached_property
     def row(self) -> Mapping[str, int]:
@@ -113,16 +130,49 @@ class HostsView:
         return self.capacity - self.used
 
     @cached_property
-    def leaf(self) -> Integers:
-        """Number of the fabric's leaf on which each host hangs; :data:`UNKNOWN` where that is not known, H."""
-        of_kinds = [
+    def _leaf_of_kind(self) -> list[str]:
+        """Trait of the leaf of hosts with the same traits, '' where they hang on none."""
+        return [
             ""
             if names.MISCABLED in traits
             else min(filter(names.is_leaf_trait, traits), default="")
             for traits in self.arrays.trait_sets
         ]
-        numbers = {trait: at for at, trait in enumerate(sorted({*of_kinds} - {""}))}
-        kinds = np.array([numbers.get(each, UNKNOWN) for each in of_kinds], np.int64)
+
+    @cached_property
+    def _leaf_numbers(self) -> Mapping[str, int]:
+        """Number of each leaf by the trait of its hosts."""
+        known = {trait for each in self.fabrics for trait in each.leaf_of_trait}
+        found = known | {*self._leaf_of_kind} - {""}
+        return {trait: at for at, trait in enumerate(sorted(found))}
+
+    @cached_property
+    def leaf_hosts(self) -> tuple[NumberedLeafs, ...]:
+        """The fabrics, their leafs numbered as in :attr:`leaf`."""
+        found = []
+        for each in self.fabrics:
+            number = {leaf: self._leaf_numbers[trait] for trait, leaf in each.leaf_of_trait.items()}
+            found.append(
+                NumberedLeafs(each.leafs, [number[leaf.name] for leaf in each.leafs.leafs])
+            )
+        return tuple(each.empty for each in found) if self.vacated else tuple(found)
+
+    @cached_property
+    def pod(self) -> Integers:
+        """Number of the node right above each host's leaf; :data:`UNKNOWN` where that is not known, H."""
+        of_leaf = np.full(len(self._leaf_numbers) + 1, UNKNOWN, np.int64)  # the last one is no leaf
+        pods: dict[tuple[int, str], int] = {}
+        for fabric, each in enumerate(self.leaf_hosts):
+            for leaf, number in zip(each.leafs.leafs, each.number, strict=True):
+                if leaf.pod:
+                    of_leaf[number] = pods.setdefault((fabric, leaf.pod), len(pods))
+        return of_leaf[self.leaf]
+
+    @cached_property
+    def leaf(self) -> Integers:
+        """Number of the fabric's leaf on which each host hangs; :data:`UNKNOWN` where that is not known, H."""
+        numbers = self._leaf_numbers
+        kinds = np.array([numbers.get(each, UNKNOWN) for each in self._leaf_of_kind], np.int64)
         found = np.full(len(self.roots), UNKNOWN, np.int64)
         known = self.rows != UNKNOWN
         found[known] = kinds[self.arrays.hosts["kind"][self.rows[known]]]
@@ -258,13 +308,17 @@ def _counted(
 class HostClaims:
     """What jobs take of the hosts of a view beyond what it shows; negative where they give back what it shows.
 
+    :ivar groups: what groups take of leafs
     :param view: the hosts
     :param taken: R x H
     """
 
-    def __init__(self, view: HostsView, taken: Integers | None = None) -> None:
+    def __init__(
+        self, view: HostsView, taken: Integers | None = None, groups: GroupTakes | None = None
+    ) -> None:
         self._view = view
         self.taken = np.zeros_like(view.used) if taken is None else taken
+        self.groups = groups or GroupTakes()
 
     def take(self, job: Job, plan: Plan[HostPlace]) -> None:
         """Put a job on its places; hosts that have gone are left out."""
@@ -290,14 +344,32 @@ class HostClaims:
 
     def copy(self) -> "HostClaims":
         """Return claims of their own."""
-        return HostClaims(self._view, self.taken.copy())
+        return HostClaims(self._view, self.taken.copy(), self.groups.copy())
 
     def either(self, other: "HostClaims") -> "HostClaims":
         """Return the claims that leave free what is free in both."""
-        return HostClaims(self._view, np.maximum(self.taken, other.taken))
+        taken = np.maximum(self.taken, other.taken)
+        return HostClaims(self._view, taken, self.groups.either(other.groups))
 
     def _add(self, job: Job, plan: Plan[HostPlace], sign: int) -> None:
         for place in plan.places:
             row = self._view.row.get(place.host)
             if row is not None:
                 self.put(job.part(place.part), row, sign * place.count)
+        for part in job.parts:
+            if part.network is not None:
+                hosts = (place.host for place in plan.places if place.part == part.name)
+                self.put_group(
+                    part,
+                    [row for host in hosts if (row := self._view.row.get(host)) is not None],
+                    sign,
+                )
+
+    def put_group(self, part: Part, rows: Iterable[int], sign: int = 1) -> None:
+        """Put the servers of a group on the leafs of their hosts, or take them off.
+
+        :param sign: 1 or -1
+        """
+        if part.network is not None:
+            leafs = {int(self._view.leaf[row]) for row in rows} - {UNKNOWN}
+            self.groups.add(part.network, sorted(leafs), sign)

@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import Tier
+from placement_traits.network_request import NetworkRequest
 from placement_traits.request import WorkloadRequest
 
 LOWEST_PRIORITY: Final = -1000
@@ -25,6 +26,7 @@ class Scope(StrEnum):
 
     HOST = "host"  # all on one host
     LEAF = "leaf"  # all on hosts of one leaf of the fabric
+    POD = "pod"  # all on hosts below one of the nodes right above leafs
     FLEET = "fleet"  # anywhere
 
 
@@ -65,6 +67,7 @@ class Part:
     :param wait_for: scopes, narrowest first; how long each is waited for does not fall
     :param apart: no two of its servers on one host
     :param on_failure: what follows when one of its servers fails to build
+    :param network: what its servers request of the fabric as one group; None: nothing
     :raises InvalidValueError: a number or an order that has no meaning
     """
 
@@ -78,6 +81,7 @@ class Part:
     wait_for: tuple[ScopeWait, ...] = ANYWHERE
     apart: bool = False
     on_failure: BuildFailure = BuildFailure.FAIL
+    network: NetworkRequest | None = None
 
     def __post_init__(self) -> None:
         if self.count < 1:

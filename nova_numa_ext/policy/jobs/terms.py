@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from nova_numa_ext.policy import terms as of_places
+from nova_numa_ext.policy.network import terms as of_groups
 from placement_traits import reason as reasons
 from placement_traits.reason import Reason
 
@@ -35,6 +36,7 @@ class JobTerm(StrEnum):
     NO_ROOM = "no_room"
     HOSTS_EXCLUDED = "hosts_excluded"
     NARROWER = "narrower"
+    NO_FABRIC = "no_fabric"
     POSTPONED = "postponed"
     PREEMPTS = "preempts"
     UNREADABLE = "unreadable"
@@ -70,6 +72,7 @@ class JobTerm(StrEnum):
 SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
     {
         **of_places.SENTENCES,
+        **of_groups.SENTENCES,
         JobTerm.SUBMITTED: "submitted by {value}",
         JobTerm.HELD: "held by {value} until it is released",
         JobTerm.RELEASED: "released by {value}",
@@ -89,6 +92,7 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         JobTerm.NO_ROOM: "part {where}: servers that find a place: {value}, requested: {against}",
         JobTerm.HOSTS_EXCLUDED: "hosts left out, because nova refused them: {value}",
         JobTerm.NARROWER: "part {where} waits for a place within one {value}, {against} s more",
+        JobTerm.NO_FABRIC: "part {where} is a group on the fabric, and the cloud has described none",
         JobTerm.POSTPONED: (
             "part {where}: a better place is waited for, postponed {value} times of {against}"
         ),
@@ -129,6 +133,7 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
 OPEN: Final = frozenset(
     {
         of_places.Term.GPU_BELOW_MINIMUM,
+        *of_groups.GroupTerm,
         JobTerm.SUBMITTED,
         JobTerm.HELD,
         JobTerm.RELEASED,
@@ -141,6 +146,7 @@ OPEN: Final = frozenset(
         JobTerm.PROJECT_GPU_MEMORY,
         JobTerm.NO_ROOM,
         JobTerm.NARROWER,
+        JobTerm.NO_FABRIC,
         JobTerm.POSTPONED,
         JobTerm.NO_VALID_HOST,
         JobTerm.QUOTA,

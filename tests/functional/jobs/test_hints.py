@@ -29,7 +29,7 @@ def test_a_part_of_one_leaf_is_bound_to_its_plan_however_often_nova_refused():
         asked = part("p", wait_for=(ScopeWait(scope),))
         job = stored_job(parts=(asked,), plan=where, refusals=postponing.BINDING_REFUSALS)
         bound[scope] = KEYS.opened(hints.text(job, asked), time.time()).hosts
-    assert bound == {Scope.HOST: (), Scope.LEAF: ("h1",), Scope.FLEET: ()}
+    assert bound == {Scope.HOST: (), Scope.LEAF: ("h1",), Scope.POD: ("h1",), Scope.FLEET: ()}
 
 
 @pytest.fixture
