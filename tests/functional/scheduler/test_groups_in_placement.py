@@ -158,6 +158,40 @@ def test_32_quiet_servers_are_on_two_leafs_of_one_pod_in_the_order_of_ranks(larg
     assert large.holds(server_group(3)) == {}
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("leafs", "hosts_per_leaf", "leafs_per_pod", "whole"),
+    [(6, 4, 2, 4), (24, 8, 6, 8)],
+    ids=["6x4", "24x8"],
+)
+def test_groups_on_fabrics_of_these_sizes_never_share(  # noqa: PLR0917 - what a size is
+    cloud, made, leafs, hosts_per_leaf, leafs_per_pod, whole
+):
+    """Groups of a part of a leaf, of one and of two blocks, until none of two blocks fits into a pod any more.
+
+    :param whole: hosts of a block
+    """
+    large = Trained(cloud, leafs, hosts_per_leaf, made, leafs_per_pod)
+    pairs = (
+        (leafs - 1) // leafs_per_pod * (leafs_per_pod // 2)
+    )  # in the pods before that of the small group
+    small = leafs_of(large.boot(server_group(1), whole // 2))
+    assert set(small) == {f"l{leafs - 1:03}"}
+    taken = {*small}
+    for number in range(min(pairs, 3)):
+        hosts = large.boot(server_group(2 + number), 2 * whole)
+        assert len({*hosts}) == 2 * whole
+        first, *_, last = leafs_of(hosts)
+        assert leafs_of(hosts) == [first] * whole + [last] * whole
+        assert int(first[1:]) // leafs_per_pod == int(last[1:]) // leafs_per_pod
+        assert taken.isdisjoint({first, last})
+        taken |= {first, last}
+    if pairs < 3:
+        with pytest.raises(exception.NoValidHost):
+            large.boot(server_group(9), 2 * whole)
+    assert len(large.fabrics.all()) == 1 + min(pairs, 3)
+
+
 def test_alternates_are_in_the_groups_own_leafs(small):
     small.boot(server_group(1), 4)
     for selections in small.cloud.last_selections:
