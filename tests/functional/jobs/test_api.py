@@ -724,7 +724,7 @@ def changed(path, value):
         ),
         (
             changed(("job", "name"), "n" * 250),
-            "allowed: 249 characters: names of servers add -gpu-1, and nova takes 255",
+            "allowed: 249 characters: names of servers add -gpu-2, and nova takes 255",
         ),
         (changed(("job", "name"), " train"), "$.job.name: ' train' is not allowed"),
         (changed(("job", "name"), "tr\u200bain"), "allowed: characters that can be printed"),
