@@ -24,6 +24,10 @@ ROOT = Path(__file__).parents[3]
 CONSTRAINTS = "https://releases.openstack.org/constraints/upper"
 NOVA = {"2026.1": "nova==33.*", "2026.2": "nova==34.*"}
 
+# What an environment may grow by, MB.
+SCHEDULER_MB = 20
+AGENT_MB = 150
+
 # What shows that an extra brings all that its part needs: commands of its environment.
 STARTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "agent": (
@@ -80,7 +84,8 @@ def run(*words: object, **options: object) -> str:
 def environment(folder: Path, *install: object) -> Path:
     """Make a virtual environment; return its folder of programs."""
     run(sys.executable, "-m", "venv", folder)
-    run(folder / "bin/pip", "install", "--quiet", *install)
+    if install:
+        run(folder / "bin/pip", "install", "--quiet", *install)
     return folder / "bin"
 
 
@@ -229,6 +234,37 @@ def test_an_extra_alone_brings_all_that_its_part_needs(
     surroundings = os.environ | {"NUMA_EXT_JOBS_CONFIG": f"{tmp_path}/jobs.conf"}
     for program, *words in STARTS[extra]:
         run(programs / program, *words, cwd=tmp_path, env=surroundings)
+
+
+def megabytes(programs: Path) -> float:
+    """What an environment holds beside links and programs, with the bytecode that pip writes, MB of 10^6 bytes."""
+    root = programs.parent
+    files = (file for folder in ("lib", "share") for file in (root / folder).rglob("*"))
+    return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
+
+
+def test_a_scheduler_host_gets_little_beside_nova(
+    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs = environment(tmp_path / "venv", "nova>=33,<35")
+    novas = megabytes(programs)
+    run(programs / "pip", "install", "--quiet", f"{wheel(built)}[scheduler]")
+    added = megabytes(programs) - novas
+    with capsys.disabled():
+        sys.stdout.write(f"nova: {novas:.0f} MB; [scheduler] adds {added:.1f} MB\n")
+    assert 0 < added <= SCHEDULER_MB, f"{added:.1f} MB"
+
+
+def test_an_agent_alone_stays_small(
+    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs = environment(tmp_path / "venv")
+    empty = megabytes(programs)
+    run(programs / "pip", "install", "--quiet", f"{wheel(built)}[agent]")
+    added = megabytes(programs) - empty
+    with capsys.disabled():
+        sys.stdout.write(f"pip: {empty:.0f} MB; [agent] adds {added:.1f} MB\n")
+    assert 0 < added <= AGENT_MB, f"{added:.1f} MB"
 
 
 def test_the_models_of_elastic_groups_keep_their_fixtures(built: Path, tmp_path: Path) -> None:
