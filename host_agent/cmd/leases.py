@@ -25,9 +25,11 @@ from host_agent.cmd.identity import act_as_owner
 from host_agent.conf import configuration
 from host_agent.conf.configuration import Configuration
 from host_agent.conf.remote_gpus import FAKE, RemoteGpuOptions
-from host_agent.machine.libvirt import DomainSource, LibvirtSource
+from host_agent.machine.libvirt import DomainSource, LibvirtSource, ListedDomain
+from host_agent.model import workload
 from host_agent.model.workload import Activity
 from host_agent.remote_gpu import isolation
+from host_agent.remote_gpu.answer import RunningServers
 from host_agent.remote_gpu.gpu_host import GpuHost
 from host_agent.remote_gpu.groups import LeaseGroups, own_group
 from host_agent.remote_gpu.processes import LeaseCommand, LeaseProcesses
@@ -49,6 +51,7 @@ from placement_traits.errors import (
 from placement_traits.oslo_options import ConfigurationError
 from placement_traits.pool_reporter import PoolReporter, gpu_uuids
 from placement_traits.pool_tree import LentPool
+from placement_traits.remote_gpu_request import RemoteGpuRequest
 from placement_traits.service_manager import ServiceManager
 
 _LOG: Final = logging.getLogger(__name__)
@@ -113,7 +116,7 @@ def _run(conf: Configuration, *, once: bool) -> int:
                 LeaseProcesses(folder / "run", command, apart(conf.remote_gpus, folder / "run")),
                 folder / "epochs.json",
             ),
-            lambda: servers(libvirt) if conf.remote_gpus.uses else frozenset(),
+            lambda: servers(libvirt) if conf.remote_gpus.uses else RunningServers(),
             folder / "answer.json",
         )
         reporter = PoolReporter(PlacementClient(make_adapter(conf)))
@@ -171,12 +174,28 @@ def apart(options: RemoteGpuOptions, folder: Path) -> LeaseGroups | None:
         raise ConfigurationError(str(error)) from error
 
 
-def servers(libvirt: DomainSource) -> frozenset[str]:
+def servers(libvirt: DomainSource) -> RunningServers:
     """Return the servers that run; one that is paused, or comes by a live migration, does not yet.
 
     :raises ServiceUnavailableError: libvirt does not answer
     """
-    return frozenset(each.uuid for each in libvirt.domains() if each.activity is Activity.RUNNING)
+    running = [each for each in libvirt.domains() if each.activity is Activity.RUNNING]
+    found = {each.uuid: _requested(each) for each in running}
+    requests = {server: request for server, request in found.items() if request is not None}
+    return RunningServers(frozenset(found), requests)
+
+
+def _requested(domain: ListedDomain) -> RemoteGpuRequest | None:
+    """Return the GPUs of other hosts that a server's flavor asks for, None where it asks for none.
+
+    A flavor that cannot be understood asks for none: the agent reports it.
+    """
+    try:
+        request = workload.parse(domain.xml, domain.activity).request
+    except InvalidValueError as error:
+        _LOG.warning("server %s asks for no remote GPU: %s", domain.uuid, error)
+        return None
+    return None if request is None else request.remote_gpus
 
 
 def requests(adapter: Any) -> Request:

@@ -7,6 +7,7 @@ from typing import Any
 
 from placement_traits.errors import InvalidValueError
 from placement_traits.plain import Value
+from placement_traits.remote_gpu_request import RemoteGpuRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +72,29 @@ class LeaseAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class RunningServers:
+    """The servers that run here.
+
+    :param uuids: of all
+    :param requests: server -> GPUs of other hosts that its flavor asks for
+    """
+
+    uuids: frozenset[str] = frozenset()
+    requests: Mapping[str, RemoteGpuRequest] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseReport:
     """What a host does for leases.
 
     :param serves: lease -> epoch and address of its process
     :param ended: lease -> epoch since which none runs
-    :param servers: uuids of the servers that run here; None: that is not known now
+    :param servers: that run here; None: that is not known now
     """
 
     serves: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     ended: Mapping[str, int] = field(default_factory=dict)
-    servers: frozenset[str] | None = frozenset()
+    servers: RunningServers | None = RunningServers()
 
     def body(self, asked: LeaseAnswer | None = None) -> dict[str, Any]:
         """Return it as the service takes it.
@@ -93,9 +106,27 @@ class LeaseReport:
             for lease, (epoch, address) in sorted(self.serves.items())
         ]
         ended = [{"id": lease, "epoch": epoch} for lease, epoch in sorted(self.ended.items())]
-        servers = None if self.servers is None else sorted(self.servers)
+        servers = None if self.servers is None else sorted(self.servers.uuids)
         report: dict[str, Any] = {"serves": serves, "ended": ended, "servers": servers}
+        if self.servers is not None and self.servers.requests:  # an older service refuses it
+            report["requests"] = [
+                _requested(server, request)
+                for server, request in sorted(self.servers.requests.items())
+            ]
         return {"report": report | ({} if asked is None else {"asked": kept_answer(asked)})}
+
+
+def _requested(server: str, request: RemoteGpuRequest) -> dict[str, Any]:
+    return {
+        "server_id": server,
+        "count": request.count,
+        "memory_mb": request.memory_mb,
+        "service_level": request.level.value,
+        "api": request.api.value,
+        "network_mbps": request.network_mbps,
+        "priority": request.priority,
+        "migratable": request.migratable,
+    }
 
 
 def read_answer(found: Value) -> LeaseAnswer:

@@ -19,7 +19,13 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from host_agent.remote_gpu.answer import LeaseAnswer, LeaseReport, kept_answer, read_answer
+from host_agent.remote_gpu.answer import (
+    LeaseAnswer,
+    LeaseReport,
+    RunningServers,
+    kept_answer,
+    read_answer,
+)
 from host_agent.remote_gpu.gpu_host import GpuHost
 from placement_traits.errors import InvalidValueError, ServiceUnavailableError, cut
 from placement_traits.json_store import JsonStore
@@ -72,7 +78,7 @@ class LeaseTurns:
         host: str,
         request: Request,
         gpu_host: GpuHost,
-        servers: Callable[[], frozenset[str]],
+        servers: Callable[[], RunningServers],
         kept: Path,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -119,7 +125,7 @@ class LeaseTurns:
         serves, ended = self._gpu_host.obey(self.answer)
         return LeaseReport(serves, ended, self._running())
 
-    def _running(self) -> frozenset[str] | None:
+    def _running(self) -> RunningServers | None:
         try:
             return self._servers()
         except ServiceUnavailableError as error:

@@ -16,6 +16,7 @@ from placement_traits.errors import NumaExtError
 from placement_traits.names import RemoteGpuApi, ServiceLevel
 
 _MOST = 2**31 - 1
+_HIGHEST_PRIORITY = 9
 
 
 class CreateLease(command.ShowOne):  # type: ignore[misc]
@@ -60,6 +61,13 @@ class CreateLease(command.ShowOne):  # type: ignore[misc]
             help="Where no GPU has room: wait until one has, in the order of requests (default), or stop",
         )
         parser.add_argument(
+            "--priority",
+            type=whole_from(0, _HIGHEST_PRIORITY),
+            default=0,
+            metavar="<0-9>",
+            help="Among leases that wait: more is earlier (default: 0)",
+        )
+        parser.add_argument(
             "--server",
             dest="server_id",
             metavar="<uuid>",
@@ -69,7 +77,7 @@ class CreateLease(command.ShowOne):  # type: ignore[misc]
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and values."""
-        asked = ("memory_mb", "api", "service_level", "network_mbps", "pool", "unmet")
+        asked = ("memory_mb", "api", "service_level", "network_mbps", "pool", "unmet", "priority")
         body = {name: getattr(parsed_args, name) for name in asked}
         if parsed_args.server_id is not None:
             body["server_id"] = parsed_args.server_id

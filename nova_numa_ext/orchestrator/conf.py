@@ -12,6 +12,7 @@ from nova_numa_ext.conf import GpuOptions
 from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
 from nova_numa_ext.policy.jobs.limits import SECTION
 from nova_numa_ext.policy.jobs.queue import QueueSettings
+from nova_numa_ext.policy.remote_gpu.choosing import Unmet
 from placement_traits import oslo_options
 from placement_traits.errors import InvalidValueError
 from placement_traits.options import HostAddress, Port, Section, option, part
@@ -85,6 +86,14 @@ class EngineOptions(Section):
         minimum=1.0,
         change="a user's end must end its jobs sooner (lower): one token a job and interval is made",
         leave="other services believe tokens for as long",
+    )
+    remote_gpu_unmet: Unmet = option(
+        Unmet.WAIT,
+        "What becomes of the leases of a server whose flavor asks for remote GPUs, where none has room: ``wait`` until "
+        "one has, or ``stop``: they end, and it is asked for none again as long as it is on a host. The server runs "
+        "on in either case.",
+        change="servers that run without their GPUs are of no use later, and others should not wait behind them",
+        leave="servers wait for their GPUs",
     )
     scaling_traces: Path = option(
         Path("/var/lib/numa-ext-jobs/traces"),

@@ -24,6 +24,7 @@ from nova_numa_ext.orchestrator.reconcile import LostClaims, LostServers, LostTr
 from nova_numa_ext.orchestrator.reservations import reserve, unanswered
 from nova_numa_ext.orchestrator.saga import SERVERS, Engaged, Saga, time_over
 from nova_numa_ext.orchestrator.scaling_rounds import ScalingRounds
+from nova_numa_ext.orchestrator.server_requests import ServerRules
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
 from nova_numa_ext.orchestrator.store.job_rows import KnownRows
@@ -43,6 +44,7 @@ from nova_numa_ext.orchestrator.store.stored_job import StoredJob
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.orchestrator.store.unreadable import Unreadable
 from nova_numa_ext.orchestrator.workers import Workers
+from nova_numa_ext.policy.jobs.limits import UNLIMITED, Limits
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
@@ -129,6 +131,7 @@ class JobEngine:
     :param decide: the queue with its planners; called in the thread of the rounds
     :param hints: what nova-scheduler learns of jobs' servers
     :param pools: reads which GPUs are lent, for leases
+    :param lease_limits: of a project
     :param recovery: tells an old database; None: by what this process has seen itself
     :param tell: called with each job that this engine has moved to another state, and the reasons; waits for nothing
     :param lasts_s: seconds after which another engine leads when this one is gone
@@ -146,6 +149,7 @@ class JobEngine:
         options: EngineOptions,
         hints: PlanHints,
         pools: PoolsNow = lambda: (),
+        lease_limits: Callable[[str], Limits] = lambda _project: UNLIMITED,
         recovery: Recovery | None = None,
         tell: Callable[[StoredJob, Sequence[Reason]], None] = lambda _job, _reasons: None,
         lasts_s: float = LASTS_S,
@@ -174,7 +178,11 @@ class JobEngine:
         self._lost_servers = LostServers(self._jobs, trusts)
         self._lost_trusts = LostTrusts(self._jobs, self._ended, trusts)
         self._leases = LeaseRounds(
-            Leases(database), claims, pools, LeaseHosts(database).all, hosts.name
+            Leases(database),
+            claims,
+            pools,
+            LeaseHosts(database).all,
+            ServerRules(hosts.name, hosts.owner, lease_limits, options.remote_gpu_unmet),
         )
         self._leasing = threading.Lock()
         self._scaling_groups = ScalingGroups(database)

@@ -30,7 +30,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from nova_numa_ext.orchestrator.lease_steps import Placed, Silence, next_step
+from nova_numa_ext.orchestrator.lease_steps import Silence, next_step
+from nova_numa_ext.orchestrator.server_requests import NO_SERVERS, ServerRequests, ServerRules
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
@@ -71,7 +72,7 @@ class LeaseRounds:
 
     :param lent: reads what hosts lend now
     :param hosts: reads what hosts have reported
-    :param placed: says on which host Placement has a server
+    :param servers: where they are, and by what they get what their flavors ask for
     """
 
     def __init__(
@@ -80,13 +81,14 @@ class LeaseRounds:
         claims: ClaimStore,
         lent: PoolsNow,
         hosts: HostsNow = dict,
-        placed: Placed = lambda _server: None,
+        servers: ServerRules = NO_SERVERS,
     ) -> None:
         self._leases = stored
         self._claims = claims
         self._pools = lent
         self._hosts = hosts
-        self._placed = placed
+        self._placed = servers.placed
+        self._requests = ServerRequests(stored, servers)
         self._silence = Silence()
         self._suspects: dict[str, Claim] = {}
         self._without_host: frozenset[str] = frozenset()
@@ -99,8 +101,9 @@ class LeaseRounds:
         :raises NotLeaderError: the term is over
         :raises ServiceUnavailableError: Placement or the database does not answer
         """
-        changed = 0
-        self._silence.look(self._hosts())
+        hosts = self._hosts()
+        self._silence.look(hosts)
+        changed = self._requests.round(hosts, self._silence, actor, trouble)
         lent = _Lent(self._answering)
         for each in self._leases.find(states=LIVING, unreadable=trouble):
             try:

@@ -256,6 +256,9 @@ class FakeHosts:
         """Return a host's name; here providers are called as hosts are."""
         return self.host(server)
 
+    def owner(self, _server):
+        """Return project and user: none, here no server asks for a remote GPU."""
+
 
 def _told(status, body=None):
     if status is None:

@@ -12,6 +12,7 @@ from nova_numa_ext.orchestrator.api import app, policies
 from nova_numa_ext.orchestrator.lease_rounds import LeaseRounds
 from nova_numa_ext.orchestrator.recover import Recoverer
 from nova_numa_ext.orchestrator.recover_leases import LeaseRecoverer
+from nova_numa_ext.orchestrator.server_requests import ServerRules
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Jobs
@@ -20,6 +21,7 @@ from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
 from nova_numa_ext.orchestrator.store.recovery import Recovery
 from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
+from nova_numa_ext.policy.jobs.limits import UNLIMITED
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits import pool_reader
 from placement_traits.claim_store import ClaimStore
@@ -53,6 +55,7 @@ class LeaseService:
 
     :ivar placed: server -> host, as nova has put it
     :ivar projects: server -> project; others are of project-1
+    :ivar limits: project -> its limits
     """
 
     def __init__(self, placement, folder, url=""):
@@ -62,7 +65,7 @@ class LeaseService:
         database.sync()
         self.leases, self.hosts = Leases(database), LeaseHosts(database)
         self.recovery = Recovery(database)
-        self.placed, self.projects, self.now_s = {}, {}, 0.0
+        self.placed, self.projects, self.limits, self.now_s = {}, {}, {}, 0.0
         self.claims = ClaimStore(placement.client)
         PoolReporter(placement.client).sync(lent_pool("g1"))
         self.start()
@@ -82,10 +85,22 @@ class LeaseService:
         """What nova says to a user."""
         return self.projects.get(server, "project-1")
 
+    def owner(self, server):
+        """What Placement says of a server's allocation."""
+        return (self.project_of(server), "user-1") if server in self.placed else None
+
     def start(self):
         """Another engine."""
         self.rounds = LeaseRounds(
-            self.leases, self.claims, self.lent, self.reported, self.placed.get
+            self.leases,
+            self.claims,
+            self.lent,
+            self.reported,
+            ServerRules(
+                self.placed.get,
+                self.owner,
+                lambda project: self.limits.get(project, UNLIMITED),
+            ),
         )
 
     def recover(self, *, commit=True, between=lambda: None):

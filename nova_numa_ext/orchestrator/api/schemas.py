@@ -174,6 +174,8 @@ _UUID: Final = {
     "$comment": "a uuid in lower case, with hyphens",
 }
 
+_PRIORITY: Final = {"type": "integer", "minimum": 0, "maximum": 9}
+
 LEASE: Final[Mapping[str, Any]] = {
     "type": "object",
     "required": ["lease"],
@@ -214,6 +216,10 @@ LEASE: Final[Mapping[str, Any]] = {
                     "default": Unmet.WAIT,
                     "description": "where no GPU has room: ``wait`` until one has, in the order of requests, or "
                     "``stop``, which ends the lease",
+                },
+                "priority": {
+                    **_PRIORITY,
+                    "description": "among leases that wait: more is earlier; 0 if not given",
                 },
                 "server_id": {
                     **_UUID,
@@ -286,6 +292,28 @@ _ASKED: Final = {
     },
 }
 
+_REQUEST: Final = {
+    "server_id": {**_UUID, "description": "that runs here"},
+    "count": {"type": "integer", "minimum": 1, "maximum": 16, "description": "GPUs"},
+    "memory_mb": {**_AMOUNT, "minimum": 1, "description": "of each, MiB"},
+    "service_level": {"enum": list(ServiceLevel), "description": "part of the time of each"},
+    "api": {"enum": list(RemoteGpuApi), "description": "by which they are used"},
+    "network_mbps": {**_AMOUNT, "description": "promised for each, MB/s"},
+    "priority": {**_PRIORITY, "description": "9 first"},
+    "migratable": {"type": "boolean", "description": "they must be able to move"},
+}
+_REQUESTS: Final = {
+    "type": "array",
+    "maxItems": _MOST_LEASES,
+    "description": "what flavors of servers that run here ask for; leases are made for those that nova has put here",
+    "items": {
+        "type": "object",
+        "required": list(_REQUEST),
+        "additionalProperties": False,
+        "properties": _REQUEST,
+    },
+}
+
 HOST_REPORT: Final[Mapping[str, Any]] = {
     "type": "object",
     "required": ["report"],
@@ -316,6 +344,7 @@ HOST_REPORT: Final[Mapping[str, Any]] = {
                     "know it now, and what it reported before counts",
                     "items": _UUID,
                 },
+                "requests": _REQUESTS,
                 "asked": _ASKED,
             },
         }
@@ -439,6 +468,7 @@ def check_lease(body: Any) -> tuple[LeaseSpec, str]:
         asked.get("network_mbps", 0),
         asked.get("pool", ""),
         Unmet(asked.get("unmet", Unmet.WAIT)),
+        asked.get("priority", 0),
     )
     return spec, asked.get("server_id", "")
 

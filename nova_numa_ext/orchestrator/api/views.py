@@ -91,6 +91,7 @@ def lease(found: StoredLease, *, internals: bool) -> dict[str, Any]:
         "network_mbps": found.asked.network_mbps,
         "pool": found.asked.pool if internals else None,
         "unmet": found.asked.unmet,
+        "priority": found.asked.priority,
         "state": found.state,
         "held": found.claimed,
         "reasons": reasons(

@@ -50,6 +50,13 @@ class ServerHosts:
             self._names[root] = str(self._client.get(f"/resource_providers/{root}")["name"])
         return self._names[root] if root else None
 
+    def owner(self, server: str) -> tuple[str, str] | None:
+        """Return project and user of a server that has amounts of anything; None: it has none."""
+        held = self._client.get(f"/allocations/{server}")
+        if not held["allocations"]:
+            return None
+        return str(held["project_id"]), str(held["user_id"])
+
     def _root(self, provider: str) -> str:
         if provider not in self._roots:
             found = self._client.get(f"/resource_providers/{provider}")

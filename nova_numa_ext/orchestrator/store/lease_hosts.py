@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts that lend GPUs or use leases: when each has last reported, and which servers that ask for leases it runs."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,12 +22,14 @@ class LeaseHost:
     :param seen_at: when that was, seconds since 1970, to :data:`FRESH_S`
     :param servers: uuids of those that run there, of those for which a lease is
     :param kept: the whole report, as the API has checked it, where the database recovers
+    :param requests: for GPUs of other hosts, of flavors of its servers, as the API has checked them
     """
 
     host: str
     seen_at: float
     servers: frozenset[str]
     kept: Mapping[str, Any] | None = None
+    requests: tuple[Mapping[str, Any], ...] = ()
 
 
 class LeaseHosts:
@@ -44,20 +46,28 @@ class LeaseHosts:
         host: str,
         servers: Collection[str] | None,
         kept: Mapping[str, Any] | None = None,
+        requests: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Take note that a host has reported.
 
-        :param servers: that it runs, of those for which a lease is; None: those that it reported before
+        :param servers: that it runs; None: those that it reported before, and what they requested
         :param kept: the whole report, where the database recovers
+        :param requests: of its servers
         """
         there = self.read(host)
         if servers is None:
             servers = there.servers if there is not None else ()
-        new = (frozenset(servers), kept)
-        same = there is not None and (there.servers, there.kept) == new
+            requests = there.requests if there is not None else ()
+        new = (frozenset(servers), kept, tuple(requests))
+        same = there is not None and (there.servers, there.kept, there.requests) == new
         if there is not None and same and self._database.now() - there.seen_at < FRESH_S:
             return
-        values = {"seen_at": Now(), "servers": sorted(servers), "kept": kept}
+        values = {
+            "seen_at": Now(),
+            "servers": sorted(servers),
+            "kept": kept,
+            "requests": list(requests) or None,
+        }
         mine = tables.lease_host.c.host == host
 
         def stored(connection: Connection) -> None:
@@ -82,6 +92,12 @@ class LeaseHosts:
         with self._database.transaction() as connection:
             rows = connection.execute(query).all()
         return {
-            row.host: LeaseHost(row.host, row.seen_at, frozenset(row.servers), row.kept)
+            row.host: LeaseHost(
+                row.host,
+                row.seen_at,
+                frozenset(row.servers),
+                row.kept,
+                tuple(row.requests or ()),
+            )
             for row in rows
         }

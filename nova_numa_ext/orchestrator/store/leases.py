@@ -47,6 +47,9 @@ class LeaseSpec:
     :param network_mbps: promised on the NIC of its host, megabytes a second; 0: what others leave
     :param pool: the host whose GPU it must be; '': any
     :param unmet: whether it waits where none has room
+    :param priority: among leases that wait, more is earlier
+    :param migratable: its GPU must be one whose leases can move
+    :param gang: common to leases that are had together or not at all; '': by itself
     """
 
     memory_mb: int
@@ -55,6 +58,9 @@ class LeaseSpec:
     network_mbps: int = 0
     pool: str = ""
     unmet: Unmet = Unmet.WAIT
+    priority: int = 0
+    migratable: bool = False
+    gang: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +124,35 @@ class Leases:
         fresh = Lease(str(uuids.uuid4()), gpu_host="")
         why = Reason(LeaseTerm.ASKED, user)
         return self._create(fresh, (project, user), asked, server, why, **_NOTHING)
+
+    def request(
+        self, owner: tuple[str, str], asked: LeaseSpec, count: int, server: str, actor: Actor
+    ) -> None:
+        """Store the leases that a server's flavor asks for, all or none: as of :meth:`create`, and of one gang.
+
+        :param owner: project and user of the server
+        :param count: of GPUs
+        """
+        gang = str(uuids.uuid4()) if count > 1 else ""
+        why = Reason(LeaseTerm.FLAVOR, "")
+        with self._database.transaction() as connection:
+            if actor.term:
+                actor.term.fence(connection)
+            for _ in range(count):
+                fresh = Lease(str(uuids.uuid4()), gpu_host="")
+                spec = replace(asked, gang=gang)
+                connection.execute(_row(fresh, owner, spec, server, why, **_NOTHING))
+
+    def answered(self, servers: Collection[str]) -> frozenset[str]:
+        """Return which of some servers have got what their flavors ask for.
+
+        Those with a lease that lives, and those whose leases ended otherwise than with the server: who has released
+        one is not given another one.
+        """
+        columns = tables.lease.c
+        query = select(columns.server, columns.state, columns.reasons)
+        rows = self._rows(query.where(columns.server.in_(servers)))
+        return frozenset(row.server for row in rows if not _ended_with_server(row))
 
     def adopt(
         self, lease: Lease, claim: Claim, asked: LeaseSpec, server: str, gpu: str
@@ -463,6 +498,15 @@ def _columns(lease: Lease) -> dict[str, Any]:
         "gpu_host": lease.gpu_host,
         "client_host": lease.client_host,
     }
+
+
+def _ended_with_server(row: Row[Any]) -> bool:
+    """Return whether a lease has ended, or ends, for its server was on no host any more."""
+    terms = {each["term"] for each in row.reasons}
+    return row.state in _ENDS and LeaseTerm.SERVER_GONE in terms
+
+
+_ENDS: Final = frozenset({LeaseState.RELEASING, LeaseState.GONE})
 
 
 def _readable(rows: Iterable[Row[Any]], unreadable: Unreadable | None) -> list[StoredLease]:

@@ -167,6 +167,7 @@ lease_host: Final = Table(
     Column("seen_at", Double, nullable=False),
     Column("servers", JSON, nullable=False),
     Column("kept", JSON(none_as_null=True)),
+    Column("requests", JSON(none_as_null=True)),
     mysql_engine="InnoDB",
 )
 

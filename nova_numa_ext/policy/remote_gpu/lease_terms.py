@@ -18,6 +18,7 @@ class LeaseTerm(StrEnum):
     """Reasons of a lease's state."""
 
     ASKED = "asked"
+    FLAVOR = "flavor"
     HELD = "held"
     NO_GPU = "no_gpu"
     IN_ORDER = "in_order"
@@ -37,6 +38,7 @@ class LeaseTerm(StrEnum):
 LEASE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
     {
         LeaseTerm.ASKED: "asked for by {value}",
+        LeaseTerm.FLAVOR: "its server runs, and the flavor of that asks for it",
         LeaseTerm.HELD: "Placement holds what it needs",
         LeaseTerm.NO_GPU: "no GPU of a pool has {value} and {against} MiB left",
         LeaseTerm.RELEASED: "released by {value}",

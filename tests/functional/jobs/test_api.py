@@ -1250,12 +1250,24 @@ def _other_bodies(lease):
         "serves": [known | {"address": "g1:7000"}],
         "ended": [known],
         "servers": [lease],
+        "requests": [
+            {
+                "server_id": lease,
+                "count": 2,
+                "memory_mb": 1000,
+                "service_level": "silver",
+                "api": "opencl",
+                "network_mbps": 0,
+                "priority": 3,
+                "migratable": False,
+            }
+        ],
         "asked": asked,
     }
     settings = schemas.SCALING["properties"]["scaling"]["properties"]["settings"]["properties"]
     sized = {name: each["default"] for name, each in settings.items() if "default" in each}
     scaling = {"settings": sized | {"objective_ms": 35.0}, "source": {"csv": "web.csv"}}
-    new = {**LEASE_BODY["lease"], "network_mbps": 0, "pool": "g1", "unmet": "wait"}
+    new = {**LEASE_BODY["lease"], "network_mbps": 0, "pool": "g1", "unmet": "wait", "priority": 3}
     return {
         "lease": ("POST", "/v1/leases", ADMIN, {"lease": new}),
         "attach": ("POST", f"/v1/leases/{lease}/attach", MEMBER, {"attach": server}),

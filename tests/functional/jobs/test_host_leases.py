@@ -14,10 +14,14 @@ from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
 from nova_numa_ext.orchestrator.store.leases import LIVING
+from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.remote_gpu import leases as life
+from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits import pool_reader
+from placement_traits.client import PlacementError
 from placement_traits.pool_reporter import PoolReporter
+from placement_traits.reason import Reason
 from tests.support.at_once import at_once
 from tests.support.lease_service import ASKED, ENGINE, SERVER, LeaseService, credential
 from tests.support.pools import pool
@@ -444,6 +448,103 @@ def test_a_report_that_says_nothing_new_is_not_written_again(service):
     )
 
 
+OTHER = str(uuid.uuid4())
+REQUEST = {
+    "server_id": SERVER,
+    "count": 1,
+    "memory_mb": 1000,
+    "service_level": "bronze",
+    "api": "opencl",
+    "network_mbps": 0,
+    "priority": 0,
+    "migratable": False,
+}
+
+
+def asking(service, host="c1", **more):
+    """Let a server run on a host, whose flavor asks for remote GPUs."""
+    service.placed[SERVER] = host
+    return service.report(host, servers=[SERVER], requests=[REQUEST | more])
+
+
+def test_a_server_that_runs_gets_what_its_flavor_asks_for(service):
+    service.obey()
+    assert asking(service, priority=3).status_code == 200
+    service.round()
+    service.round()
+    (lease,) = service.leases.find()
+    assert (lease.project, lease.user, lease.server) == ("project-1", "user-1", SERVER)
+    assert (lease.asked.memory_mb, lease.asked.level, lease.asked.priority) == (1000, "bronze", 3)
+    service.obey()
+    service.round()
+    service.round()
+    assert service.attaches("c1") == [(lease.uuid, 1)]
+    assert len(service.leases.find()) == 1, "once"
+
+
+def test_a_host_gets_leases_for_servers_that_nova_has_put_there_only(service):
+    """Its word alone gives no other project a lease, nor takes one of its limit."""
+    asking(service)
+    service.placed[SERVER] = "c2"
+    service.report("c1", requests=[REQUEST | {"server_id": OTHER}])
+    service.round()
+    del service.placed[SERVER]
+    asking(service)
+    del service.placed[SERVER]
+    service.round()
+    assert service.leases.find() == []
+
+
+def test_who_has_released_a_servers_lease_gets_no_other_until_it_was_on_no_host(service):
+    asking(service)
+    service.round()
+    (first,) = service.leases.find()
+    service.leases.change(service.leases.read(first.uuid), life.release, ENGINE)
+    for _ in range(3):
+        service.round()
+    assert service.state(first) is LeaseState.GONE
+    assert len(service.leases.find()) == 1
+    second = service.leases.create("project-1", "user-1", ASKED, OTHER)
+    service.leases.change(second, life.release, ENGINE, (Reason(LeaseTerm.SERVER_GONE, ""),))
+    service.placed[OTHER] = "c1"
+    service.report("c1", servers=[OTHER], requests=[REQUEST | {"server_id": OTHER}])
+    service.round()
+    assert [each.server for each in service.leases.find(states=(LeaseState.RESERVED,))] == [OTHER]
+
+
+def test_leases_of_flavors_count_against_the_limits_of_their_project(service, caplog):
+    service.limits["project-1"] = Limits(leases=2, gpu_memory_mb=2500)
+    asking(service, count=3)
+    service.round()
+    service.round()
+    assert service.leases.find() == []
+    assert caplog.text.count("a limit of its project is reached") == 1
+    asking(service, count=2, memory_mb=1300)
+    service.round()
+    assert service.leases.find() == []
+    asking(service, count=2)
+    service.round()
+    first, second = service.leases.find()
+    assert first.asked.gang == second.asked.gang != ""
+
+
+def test_a_server_of_which_placement_says_nothing_delays_no_other(service):
+    def owner(server):
+        if server == SERVER:
+            raise PlacementError("it", 403, "", "")
+        return "project-1", "user-1"
+
+    service.owner = owner
+    service.start()
+    service.placed |= {SERVER: "c1", OTHER: "c1"}
+    requests = [REQUEST, REQUEST | {"server_id": OTHER}]
+    service.report("c1", servers=[SERVER, OTHER], requests=requests)
+    found = {}
+    service.rounds.round(ENGINE, lambda: None, found.__setitem__)
+    assert found.keys() == {SERVER}
+    assert [each.server for each in service.leases.find()] == [OTHER]
+
+
 @pytest.mark.parametrize(
     ("report", "said"),
     [
@@ -452,6 +553,7 @@ def test_a_report_that_says_nothing_new_is_not_written_again(service):
         ({"serves": [{"id": SERVER, "epoch": 0, "address": "a:1"}]}, "minimum 1"),
         ({"serves": [{"id": SERVER, "epoch": 1, "address": "a b"}]}, "an address and a port"),
         ({"servers": ["x"] * 5000}, "maxItems 4096"),
+        ({"requests": [REQUEST | {"count": 17}]}, "maximum 16"),
     ],
 )
 def test_a_report_that_cannot_be_is_a_sentence(service, report, said):

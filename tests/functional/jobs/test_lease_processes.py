@@ -17,6 +17,7 @@ import pytest
 
 from host_agent.cmd import leases as command
 from host_agent.remote_gpu import gpu_host, processes
+from host_agent.remote_gpu.answer import RunningServers
 from host_agent.remote_gpu.gpu_host import GpuHost
 from host_agent.remote_gpu.processes import LeaseCommand, LeaseProcesses
 from host_agent.remote_gpu.publishing import Publishing
@@ -28,7 +29,9 @@ from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits import pool_reader
 from placement_traits.claims import emptied
 from placement_traits.errors import ServiceUnavailableError
+from placement_traits.names import RemoteGpuApi, ServiceLevel
 from placement_traits.pool_reporter import gpu_uuids
+from placement_traits.remote_gpu_request import RemoteGpuRequest
 from tests.support.apart import lease_groups, processes_in
 from tests.support.jobs_database import backed_up, restored
 from tests.support.lease_service import ASKED, ENGINE, SERVER, LeaseService, credential
@@ -42,13 +45,14 @@ class Hosts:
     :param apart: g1 keeps its leases in namespaces
     :ivar service_up: the job service answers
     :ivar running: host -> servers
+    :ivar asked_by: server -> what its flavor asks for
     """
 
     def __init__(self, service, folder, *, apart=False):
         self.service, self.folder, self.apart = service, folder, apart
         self.service_up, self.now_s, self.asked = True, 0.0, []
         self.running = {"g1": frozenset(), "c1": frozenset(), "c2": frozenset()}
-        self.turns = {}
+        self.turns, self.asked_by = {}, {}
         self.command = LeaseCommand("fake", folder, "127.0.0.1", gpu_uuids(pool("g1")))
         for host in self.running:
             self.start(host)
@@ -70,7 +74,8 @@ class Hosts:
     def servers(self, host):
         if self.running[host] is None:
             raise ServiceUnavailableError("libvirt does not answer")
-        return self.running[host]
+        asked = {each: self.asked_by[each] for each in self.running[host] & self.asked_by.keys()}
+        return RunningServers(self.running[host], asked)
 
     def request(self, host, method, path, json=None, headers=None):
         if not self.service_up:
@@ -182,6 +187,29 @@ def attached(hosts, server=SERVER, host="c1"):
     hosts.move(server, host)
     hosts.rounds(4)
     return lease
+
+
+def test_a_server_whose_flavor_asks_for_a_gpu_is_attached_without_a_command(hosts):
+    """From the report of the host where it starts to an echo, and away again with the server."""
+    hosts.asked_by[SERVER] = RemoteGpuRequest(
+        1, 1000, ServiceLevel.SILVER, RemoteGpuApi.OPENCL, 0, 0.0, 1, 0, migratable=False
+    )
+    hosts.rounds(2)
+    assert hosts.service.leases.find() == []
+    hosts.move(SERVER, "c1")
+    hosts.rounds(5)
+    client = hosts.connected("c1")
+    assert (client.accepted, client.echo("hello")) == (True, "hello")
+    client.close()
+    (lease,) = hosts.service.leases.find()
+    hosts.move(SERVER, "")
+    del hosts.service.placed[SERVER]
+    for _ in range(2):
+        hosts.rounds()
+        hosts.service.rounds.end_without_server(ENGINE, hosts.service.trouble)
+    hosts.rounds()
+    assert (hosts.service.state(lease), hosts.processes()) == (LeaseState.GONE, {})
+    assert len(hosts.service.leases.find()) == 1
 
 
 @pytest.mark.parametrize("hosts", ["together", "apart"], indirect=True)

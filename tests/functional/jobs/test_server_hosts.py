@@ -17,6 +17,15 @@ def test_a_server_is_where_its_cpus_are(placement):
     assert (hosts.host(server), hosts.name(server)) == (host, "host")
 
 
+def test_whose_a_server_is_its_allocation_says(placement):
+    host, server = placement.compute("owned"), str(uuid.uuid4())
+    hosts = ServerHosts(placement.connect())
+    assert hosts.owner(server) is None
+    placement.claim(server, allocations={host: {"VCPU": 1}})
+    held = placement.client.get(f"/allocations/{server}")
+    assert hosts.owner(server) == (held["project_id"], held["user_id"]) != ("", "")
+
+
 def test_a_server_is_looked_up_again_when_nova_has_moved_it(placement):
     first, second = (placement.compute(name) for name in ("first", "second"))
     server = str(uuid.uuid4())

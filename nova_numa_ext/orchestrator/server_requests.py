@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leases for servers whose flavors ask for GPUs of other hosts: made when a server runs, for it waits for none.
+
+A host reports what the flavors of its servers ask for. Its word counts for servers that Placement has there, and whose
+they are Placement says, too. A server gets its leases once: after a user has released one it gets no other, until it
+has been on no host (as one that was shelved).
+
+Leases of a project count against its limits. A server whose leases would exceed one gets them when there is room.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nova_numa_ext.orchestrator.lease_steps import Placed, Silence
+from nova_numa_ext.orchestrator.store.actor import Actor
+from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
+from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
+from nova_numa_ext.orchestrator.store.unreadable import Unreadable
+from nova_numa_ext.policy.jobs.limits import UNLIMITED, Limits
+from nova_numa_ext.policy.remote_gpu.choosing import Unmet
+from placement_traits.client import PlacementError
+from placement_traits.names import RemoteGpuApi, ServiceLevel
+
+_LOG: Final = logging.getLogger(__name__)
+
+Owner = Callable[[str], tuple[str, str] | None]
+"""Server -> its project and user, by Placement."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRules:
+    """What is known of servers, and by what their leases are made.
+
+    :param placed: says on which host Placement has one
+    :param owner: of servers; those whose owner is not known get no leases
+    :param limits: of a project
+    :param unmet: what becomes of leases for which no GPU has room
+    """
+
+    placed: Placed = lambda _server: None
+    owner: Owner = lambda _server: None
+    limits: Callable[[str], Limits] = lambda _project: UNLIMITED
+    unmet: Unmet = Unmet.WAIT
+
+
+NO_SERVERS: Final = ServerRules()
+"""No server is on any host."""
+
+
+class ServerRequests:
+    """Makes leases for servers; for one thread at a time.
+
+    :param stored: the leases
+    """
+
+    def __init__(self, stored: Leases, rules: ServerRules) -> None:
+        self._leases, self._rules = stored, rules
+        self._over: frozenset[str] = frozenset()
+
+    def round(
+        self, hosts: Mapping[str, LeaseHost], silence: Silence, actor: Actor, trouble: Unreadable
+    ) -> int:
+        """Make what servers ask for and have not got; return for how many servers.
+
+        :param hosts: as they have reported
+        :param silence: says which of them report no more
+        :param trouble: called with each lease that cannot be read, and each server of which Placement refuses to say
+            where it is
+        :raises NotLeaderError: the term is over
+        :raises ServiceUnavailableError: Placement or the database does not answer
+        """
+        asking = dict(_asking(hosts, silence))
+        answered = self._leases.answered(asking) if asking else frozenset()
+        made, over = 0, set()
+        for server in sorted(asking.keys() - answered):
+            host, request = asking[server]
+            try:
+                owner = self._rules.owner(server) if self._rules.placed(server) == host else None
+            except PlacementError as error:
+                trouble(server, error)
+                continue
+            if owner is None:
+                continue
+            if self._exceeds(owner[0], request, trouble):
+                over.add(server)
+                continue
+            self._leases.request(owner, self._spec(request), request["count"], server, actor)
+            made += 1
+        for server in over - self._over:
+            _LOG.warning("server %s gets no leases yet: a limit of its project is reached", server)
+        self._over = frozenset(over)
+        return made
+
+    def _exceeds(self, project: str, request: Mapping[str, Any], trouble: Unreadable) -> bool:
+        limits = self._rules.limits(project)
+        if limits.leases is None and limits.gpu_memory_mb is None:
+            return False
+        count, memory_mb = self._leases.usage(project, trouble)
+        more = request["count"]
+        return any(
+            limit is not None and used > limit
+            for used, limit in (
+                (count + more, limits.leases),
+                (memory_mb + more * request["memory_mb"], limits.gpu_memory_mb),
+            )
+        )
+
+    def _spec(self, request: Mapping[str, Any]) -> LeaseSpec:
+        return LeaseSpec(
+            request["memory_mb"],
+            ServiceLevel(request["service_level"]),
+            RemoteGpuApi(request["api"]),
+            request["network_mbps"],
+            unmet=self._rules.unmet,
+            priority=request["priority"],
+            migratable=request["migratable"],
+        )
+
+
+def _asking(
+    hosts: Mapping[str, LeaseHost], silence: Silence
+) -> Iterator[tuple[str, tuple[str, Mapping[str, Any]]]]:
+    """Yield servers that ask, with their host and what they ask for."""
+    for name, host in sorted(hosts.items()):
+        if silence.answers(name):
+            for each in host.requests:
+                if each["server_id"] in host.servers:
+                    yield each["server_id"], (name, each)

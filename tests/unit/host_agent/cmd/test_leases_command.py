@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``numa-host-agent-leases`` reports of servers: those that run, and what their flavors ask of remote GPUs."""
+
+from types import SimpleNamespace
+
+from emulation.servers import BE_SPECS, Server
+from host_agent.cmd.leases import servers
+from host_agent.machine.libvirt import ListedDomain
+from host_agent.model.workload import Activity
+from host_agent.remote_gpu.answer import LeaseReport, RunningServers
+from placement_traits.names import Key
+
+GPUS = {
+    **BE_SPECS,
+    Key.REMOTE_GPU: "required",
+    Key.REMOTE_GPU_COUNT: "2",
+    Key.REMOTE_GPU_MEMORY_MB: "4000",
+    Key.REMOTE_GPU_PRIORITY: "7",
+}
+
+
+def listed(server: Server, activity: Activity = Activity.RUNNING) -> ListedDomain:
+    return ListedDomain(server.uuid, server.xml, activity)
+
+
+def found(*domains: ListedDomain) -> RunningServers:
+    return servers(SimpleNamespace(domains=lambda: domains))  # type: ignore[arg-type]
+
+
+def test_a_server_that_runs_asks_for_what_its_flavor_says() -> None:
+    asks, other = Server("gpu", GPUS), Server("other", BE_SPECS)
+    paused = listed(Server("paused", GPUS), Activity.PAUSED)
+    running = found(listed(asks), listed(other), paused)
+    assert running.uuids == {asks.uuid, other.uuid}
+    assert LeaseReport(servers=running).body()["report"]["requests"] == [
+        {
+            "server_id": asks.uuid,
+            "count": 2,
+            "memory_mb": 4000,
+            "service_level": "silver",
+            "api": "opencl",
+            "network_mbps": 0,
+            "priority": 7,
+            "migratable": False,
+        }
+    ]
+
+
+def test_a_flavor_that_cannot_be_understood_asks_for_nothing() -> None:
+    wrong = Server("wrong", GPUS | {Key.REMOTE_GPU_COUNT: "many"})
+    no_xml = ListedDomain("b", "<domain", Activity.RUNNING)
+    running = found(listed(wrong), no_xml)
+    assert running == RunningServers(frozenset({wrong.uuid, "b"}))
+    assert "requests" not in LeaseReport(servers=running).body()["report"]
