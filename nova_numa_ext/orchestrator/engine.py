@@ -11,6 +11,7 @@ from functools import partial
 from math import inf
 from typing import Any, Final
 
+from nova_numa_ext.flow.solvers import FlowError, installed_solver
 from nova_numa_ext.learning.beside import ModelsBeside
 from nova_numa_ext.metrics import Sample
 from nova_numa_ext.orchestrator.cloud.hosts import ServerHosts
@@ -24,7 +25,7 @@ from nova_numa_ext.orchestrator.reconcile import LostClaims, LostServers, LostTr
 from nova_numa_ext.orchestrator.reservations import reserve, unanswered
 from nova_numa_ext.orchestrator.saga import SERVERS, Engaged, Saga, time_over
 from nova_numa_ext.orchestrator.scaling_rounds import ScalingRounds
-from nova_numa_ext.orchestrator.server_requests import ServerRules
+from nova_numa_ext.orchestrator.server_requests import LeaseRules
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
 from nova_numa_ext.orchestrator.store.job_rows import KnownRows
@@ -44,10 +45,11 @@ from nova_numa_ext.orchestrator.store.stored_job import StoredJob
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.orchestrator.store.unreadable import Unreadable
 from nova_numa_ext.orchestrator.workers import Workers
-from nova_numa_ext.policy.jobs.limits import UNLIMITED, Limits
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
+from nova_numa_ext.policy.jobs.queue import QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
+from nova_numa_ext.policy.remote_gpu.network import Solver
 from placement_traits.claim_store import ClaimStore
 from placement_traits.errors import NumaExtError
 from placement_traits.reason import Reason
@@ -119,6 +121,15 @@ class Done:
     failed: int
 
 
+def _solver() -> Solver | None:
+    """Return what solves flow networks, None where nothing is installed that does."""
+    try:
+        return installed_solver()
+    except FlowError as error:
+        _LOG.info("leases that wait are not rearranged: %s", error)
+        return None
+
+
 class JobEngine:
     """One of any number of engines.
 
@@ -131,7 +142,7 @@ class JobEngine:
     :param decide: the queue with its planners; called in the thread of the rounds
     :param hints: what nova-scheduler learns of jobs' servers
     :param pools: reads which GPUs are lent, for leases
-    :param lease_limits: of a project
+    :param queue: limits of projects, and the order in which leases wait; None: the defaults
     :param recovery: tells an old database; None: by what this process has seen itself
     :param tell: called with each job that this engine has moved to another state, and the reasons; waits for nothing
     :param lasts_s: seconds after which another engine leads when this one is gone
@@ -149,7 +160,7 @@ class JobEngine:
         options: EngineOptions,
         hints: PlanHints,
         pools: PoolsNow = lambda: (),
-        lease_limits: Callable[[str], Limits] = lambda _project: UNLIMITED,
+        queue: QueueSettings | None = None,
         recovery: Recovery | None = None,
         tell: Callable[[StoredJob, Sequence[Reason]], None] = lambda _job, _reasons: None,
         lasts_s: float = LASTS_S,
@@ -177,12 +188,21 @@ class JobEngine:
         self._lost_claims = LostClaims(claims, self._jobs)
         self._lost_servers = LostServers(self._jobs, trusts)
         self._lost_trusts = LostTrusts(self._jobs, self._ended, trusts)
+        ranks = queue or QueueSettings()
         self._leases = LeaseRounds(
             Leases(database),
             claims,
             pools,
             LeaseHosts(database).all,
-            ServerRules(hosts.name, hosts.owner, lease_limits, options.remote_gpu_unmet),
+            LeaseRules(
+                hosts.name,
+                hosts.owner,
+                ranks.limits_of,
+                options.remote_gpu_unmet,
+                ranks,
+                hosts.fabrics,
+                _solver(),
+            ),
         )
         self._leasing = threading.Lock()
         self._scaling_groups = ScalingGroups(database)

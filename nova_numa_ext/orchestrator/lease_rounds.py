@@ -3,8 +3,9 @@
 
 ::
 
-    RESERVED, nothing chosen    a GPU of a host that is not silent is chosen and stored; where none has room, the lease
-                                waits, or ends
+    RESERVED, nothing chosen    GPUs of hosts that are not silent are chosen for all of these together
+                                (:mod:`nova_numa_ext.policy.remote_gpu.lease_plan`) and stored; where none has room, a
+                                lease waits, or ends
     RESERVED, not claimed       what is stored is claimed, however far a process came that died; then it is *held*;
                                 where there is no room for it any more, another GPU is chosen in the next round
     held                        what hosts report leads on: :mod:`.lease_steps`
@@ -13,9 +14,8 @@
 A lease that cannot take its step, or whose row cannot be read, is reported and holds up no other one. Pools are read
 once a round, when the first lease needs them; what the round itself claims and releases is counted on that reading.
 
-Leases wait in the order in which they were asked for: of a GPU that one that waits could have if it were free, none
-that was asked for later gets anything. So a large one does not wait for ever behind small ones; what it cannot use is
-theirs.
+Leases wait in the order of the queue of jobs: by priority, which grows with the time that they have waited, then by the
+time at which they were asked for. Leases of one gang are chosen in one transaction and claimed in one request.
 
 Beside it, each claim of a lease on a pool is compared with the rows. One of which no lease that lives knows in two
 looks is released, under the generation that was read: an answer came late. A held lease whose claim is gone, by an
@@ -27,19 +27,28 @@ of which lease they are.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Final
 
 from nova_numa_ext.orchestrator.lease_steps import Silence, next_step
-from nova_numa_ext.orchestrator.server_requests import NO_SERVERS, ServerRequests, ServerRules
+from nova_numa_ext.orchestrator.server_requests import NO_SERVERS, LeaseRules, ServerRequests
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
-from nova_numa_ext.orchestrator.store.leases import LIVING, Leases, LeaseSpec, StoredLease
+from nova_numa_ext.orchestrator.store.leases import (
+    LIVING,
+    NOTHING,
+    LeaseChoice,
+    Leases,
+    StoredLease,
+)
 from nova_numa_ext.orchestrator.store.unreadable import Unreadable
+from nova_numa_ext.policy.jobs.queue import rank
 from nova_numa_ext.policy.remote_gpu import lease_claims, leases
-from nova_numa_ext.policy.remote_gpu.choosing import ChosenGpu, Unmet, able, choose
+from nova_numa_ext.policy.remote_gpu.choosing import Unmet
+from nova_numa_ext.policy.remote_gpu.lease_plan import LeaseGang, LeasePlan, plan
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
@@ -48,7 +57,7 @@ from placement_traits.claim_store import ClaimStore, ForeignConsumerError, NoRoo
 from placement_traits.claims import Amounts, Claim, emptied
 from placement_traits.client import PlacementError
 from placement_traits.errors import ConflictError, NumaExtError, ServiceUnavailableError
-from placement_traits.names import LEASE_CONSUMER, RemoteGpuApi
+from placement_traits.names import LEASE_CONSUMER
 from placement_traits.pools import Pool
 from placement_traits.reason import Reason
 
@@ -81,12 +90,13 @@ class LeaseRounds:
         claims: ClaimStore,
         lent: PoolsNow,
         hosts: HostsNow = dict,
-        servers: ServerRules = NO_SERVERS,
+        servers: LeaseRules = NO_SERVERS,
     ) -> None:
         self._leases = stored
         self._claims = claims
         self._pools = lent
         self._hosts = hosts
+        self._rules = servers
         self._placed = servers.placed
         self._requests = ServerRequests(stored, servers)
         self._silence = Silence()
@@ -105,18 +115,27 @@ class LeaseRounds:
         self._silence.look(hosts)
         changed = self._requests.round(hosts, self._silence, actor, trouble)
         lent = _Lent(self._answering)
+        waiting = []
         for each in self._leases.find(states=LIVING, unreadable=trouble):
-            try:
+            if each.state is LeaseState.RESERVED and not each.claimed:
+                waiting.append(each)
+                continue
+            with self._apart(each.uuid, trouble):
                 now = self._carried(each, actor, may, lent)
-            except (LostRaceError, ConflictError) as error:
-                _LOG.info("lease %s: %s", each.uuid, error)
-            except (NotLeaderError, ServiceUnavailableError):
-                raise
-            except NumaExtError as error:
-                trouble(each.uuid, error)
-            else:
                 changed += now.version != each.version
-        return changed
+        return changed + self._given(waiting, actor, may, lent, trouble)
+
+    @contextmanager
+    def _apart(self, uuid: str, trouble: Unreadable) -> Iterator[None]:
+        """Keep what one lease cannot do from the others."""
+        try:
+            yield
+        except (LostRaceError, ConflictError) as error:
+            _LOG.info("lease %s: %s", uuid, error)
+        except (NotLeaderError, ServiceUnavailableError):
+            raise
+        except NumaExtError as error:
+            trouble(uuid, error)
 
     def _answering(self) -> Sequence[Pool]:
         """Read the pools of hosts that are not silent: on another one no lease would be served."""
@@ -155,14 +174,80 @@ class LeaseRounds:
     ) -> StoredLease:
         if stored.state is LeaseState.RELEASING:
             return self._ended(stored, actor, may, lent)
-        if stored.claimed:
-            return self._led_on(stored, actor)
-        if not stored.amounts:
-            stored = self._chosen(stored, actor, lent)
-        elif not lent.have(stored.amounts):
-            lent.keep(stored.asked)
-            return self._leases.choose(stored, "", "", {}, actor)
-        return self._reserved(stored, actor, may, lent) if stored.amounts else stored
+        return self._led_on(stored, actor)
+
+    def _given(
+        self,
+        waiting: Sequence[StoredLease],
+        actor: Actor,
+        may: Callable[[], None],
+        lent: "_Lent",
+        trouble: Unreadable,
+    ) -> int:
+        """Choose and claim GPUs for leases of which Placement holds nothing; return how many of them changed."""
+        gangs: dict[str, list[StoredLease]] = {}
+        for each in waiting:
+            gangs.setdefault(each.asked.gang or each.uuid, []).append(each)
+        before = {each.uuid: each.version for each in waiting}
+        now: dict[str, list[StoredLease]] = {}
+        for uuid, members in gangs.items():
+            with self._apart(uuid, trouble):
+                now[uuid] = self._begun(members, actor, may, lent)
+        chosen = self._planned(
+            {uuid: each for uuid, each in now.items() if not each[0].amounts}, lent
+        )
+        for uuid in chosen.order:
+            with self._apart(uuid, trouble):
+                members = self._chosen(now[uuid], uuid, chosen.plan, actor)
+                now[uuid] = self._reserved(members, actor, may, lent)
+        return sum(
+            each.version != before[each.uuid] for members in now.values() for each in members
+        )
+
+    def _begun(
+        self,
+        members: list[StoredLease],
+        actor: Actor,
+        may: Callable[[], None],
+        lent: "_Lent",
+    ) -> list[StoredLease]:
+        """Claim what was chosen before, by a process that died perhaps; what is not whole is chosen again."""
+        if not any(each.amounts for each in members):
+            return members
+        if all(each.amounts and lent.have(each.amounts) for each in members):
+            return self._reserved(members, actor, may, lent)
+        return self._leases.choose(members, [NOTHING] * len(members), actor)
+
+    def _planned(self, gangs: Mapping[str, Sequence[StoredLease]], lent: "_Lent") -> "_Planned":
+        """Decide which gangs get which GPUs; where the solver fails, nothing is rearranged."""
+        if not gangs:
+            return _Planned((), LeasePlan({}, {}))
+        at = self._leases.now()
+        settings = self._rules.queue
+        order = sorted(gangs, key=lambda uuid: rank(_Queued(gangs[uuid][0]), at, settings))
+        asked = [self._gang(uuid, gangs[uuid]) for uuid in order]
+        try:
+            found = plan(asked, lent.now(), self._rules.solve)
+        except NumaExtError as error:
+            _LOG.warning("leases that wait are not rearranged: %s", error)
+            found = plan(asked, lent.now(), None)
+        return _Planned(tuple(order), found)
+
+    def _gang(self, uuid: str, members: Sequence[StoredLease]) -> LeaseGang:
+        first = members[0]
+        asked = first.asked
+        client = self._placed(first.server) if first.server else None
+        return LeaseGang(
+            uuid,
+            len(members),
+            GpuSlice(asked.memory_mb, asked.level),
+            asked.api,
+            asked.network_mbps,
+            asked.pool,
+            asked.migratable,
+            client or "",
+            self._rules.fabrics(client) if client else None,
+        )
 
     def _led_on(self, stored: StoredLease, actor: Actor) -> StoredLease:
         found = next_step(stored, self._silence, self._placed)
@@ -170,33 +255,47 @@ class LeaseRounds:
             return stored
         return self._leases.change(stored, found.step, actor, (found.reason,))
 
-    def _chosen(self, stored: StoredLease, actor: Actor, lent: "_Lent") -> StoredLease:
-        """Choose its GPU, or let it wait or end where none has room."""
-        asked = stored.asked
-        found = lent.choose(asked)
-        if isinstance(found, ChosenGpu):
+    def _chosen(
+        self, members: list[StoredLease], uuid: str, found: LeasePlan, actor: Actor
+    ) -> list[StoredLease]:
+        """Store the GPUs of a gang, or let it wait or end where none has room."""
+        if uuid in found.chosen:
+            asked = members[0].asked
             part = GpuSlice(asked.memory_mb, asked.level)
-            amounts = lease_claims.amounts(part, found.route, asked.network_mbps)
-            return self._leases.choose(stored, found.host, found.route.gpu, amounts, actor)
-        if asked.unmet is Unmet.STOP:
-            return self._leases.change(stored, leases.release, actor, (found,))
-        lent.keep(asked)
-        return self._leases.wait(stored, (found,), actor)
+            choices = [
+                LeaseChoice(
+                    gpu.host,
+                    gpu.route.gpu,
+                    lease_claims.amounts(part, gpu.route, asked.network_mbps),
+                )
+                for gpu in found.chosen[uuid]
+            ]
+            return self._leases.choose(members, choices, actor)
+        why = (found.waits[uuid],)
+        if members[0].asked.unmet is Unmet.STOP:
+            return [self._leases.change(each, leases.release, actor, why) for each in members]
+        return [self._leases.wait(each, why, actor) for each in members]
 
     def _reserved(
-        self, stored: StoredLease, actor: Actor, may: Callable[[], None], lent: "_Lent"
-    ) -> StoredLease:
-        """Claim what is stored; where it is full, another GPU is chosen in the next round."""
-        held = self._claims.read(stored.uuid)
+        self,
+        members: list[StoredLease],
+        actor: Actor,
+        may: Callable[[], None],
+        lent: "_Lent",
+    ) -> list[StoredLease]:
+        """Claim what is stored, all in one write; where it is full, GPUs are chosen again in the next round."""
+        if not members[0].amounts:
+            return members
+        held = [self._claims.read(each.uuid) for each in members]
         try:
-            self._claims.write(_claim(stored, held), may=may)
+            self._claims.write(*map(_claim, members, held), may=may)
         except NoRoomError as error:
-            _LOG.info("lease %s: %s", stored.uuid, error)
-            lent.keep(stored.asked)
-            return self._leases.choose(stored, "", "", {}, actor)
-        if held is None:
-            lent.take(stored.amounts)
-        return self._leases.hold(stored, actor)
+            _LOG.info("lease %s: %s", members[0].uuid, error)
+            return self._leases.choose(members, [NOTHING] * len(members), actor)
+        for each, there in zip(members, held, strict=True):
+            if there is None:
+                lent.take(each.amounts)
+        return [self._leases.hold(each, actor) for each in members]
 
     def _ended(
         self, stored: StoredLease, actor: Actor, may: Callable[[], None], lent: "_Lent"
@@ -272,35 +371,12 @@ class _Lent:
     def __init__(self, read: PoolsNow) -> None:
         self._read = read
         self._pools: tuple[Pool, ...] | None = None
-        self._kept: frozenset[str] = frozenset()  # GPUs for which leases wait
-        self._keep_for: set[LeaseSpec] = set()
-        self._refused: dict[LeaseSpec, Reason] = {}
 
     def now(self) -> tuple[Pool, ...]:
         """Return the pools with what this round has changed."""
         if self._pools is None:
             self._pools = tuple(self._read())
         return self._pools
-
-    def choose(self, asked: LeaseSpec) -> ChosenGpu | Reason:
-        """Return the GPU that a lease gets, or why none.
-
-        What found none finds none until something is released: many leases that wait cost as much as one.
-        """
-        if asked not in self._refused:
-            found = choose(self.now(), *_asked(asked), kept=self._kept)
-            if found is not None:
-                return found
-            full = not self._kept or choose(self.now(), *_asked(asked)) is None
-            none = Reason(LeaseTerm.NO_GPU, asked.api, asked.memory_mb)
-            self._refused[asked] = none if full else Reason(LeaseTerm.IN_ORDER, "")
-        return self._refused[asked]
-
-    def keep(self, asked: LeaseSpec) -> None:
-        """Keep what a lease that waits could get from those that were asked for later."""
-        if asked not in self._keep_for:
-            self._keep_for.add(asked)
-            self._kept |= able(self.now(), *_asked(asked))
 
     def have(self, amounts: Amounts) -> bool:
         """Return whether all providers of a choice are there."""
@@ -313,14 +389,37 @@ class _Lent:
 
     def give_back(self, amounts: Amounts) -> None:
         """Count what was released since pools were read."""
-        self._refused.clear()
         if self._pools is not None:
             self._pools = pools.counted(self._pools, amounts, released=True)
 
 
-def _asked(asked: LeaseSpec) -> tuple[GpuSlice, RemoteGpuApi, int, str]:
-    part = GpuSlice(asked.memory_mb, asked.level)
-    return part, asked.api, asked.network_mbps, asked.pool
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What was decided of the leases that wait.
+
+    :param order: uuids of gangs
+    """
+
+    order: tuple[str, ...]
+    plan: LeasePlan
+
+
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    """A lease that waits, as the queue of jobs ranks it."""
+
+    stored: StoredLease
+
+    @property
+    def priority(self) -> int:
+        return self.stored.asked.priority
+
+    @property
+    def submitted_at(self) -> float:
+        return self.stored.created_at
+
+    def waiting_s(self, now: float) -> float:
+        return now - self.stored.created_at
 
 
 def _claim(stored: StoredLease, held: Claim | None) -> Claim:

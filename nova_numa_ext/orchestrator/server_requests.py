@@ -10,7 +10,7 @@ Leases of a project count against its limits. A server whose leases would exceed
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from nova_numa_ext.orchestrator.lease_steps import Placed, Silence
@@ -19,7 +19,9 @@ from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
 from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
 from nova_numa_ext.orchestrator.store.unreadable import Unreadable
 from nova_numa_ext.policy.jobs.limits import UNLIMITED, Limits
+from nova_numa_ext.policy.jobs.queue import QueueSettings
 from nova_numa_ext.policy.remote_gpu.choosing import Unmet
+from nova_numa_ext.policy.remote_gpu.network import Solver
 from placement_traits.client import PlacementError
 from placement_traits.names import RemoteGpuApi, ServiceLevel
 
@@ -30,22 +32,28 @@ Owner = Callable[[str], tuple[str, str] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class ServerRules:
-    """What is known of servers, and by what their leases are made.
+class LeaseRules:
+    """What is known of servers, and by what leases are made and GPUs chosen.
 
     :param placed: says on which host Placement has one
     :param owner: of servers; those whose owner is not known get no leases
     :param limits: of a project
     :param unmet: what becomes of leases for which no GPU has room
+    :param queue: in which order leases wait
+    :param fabrics: of a host, by its name; None: they are not known, and any pool is tried
+    :param solve: of flow networks, None where none is installed
     """
 
     placed: Placed = lambda _server: None
     owner: Owner = lambda _server: None
     limits: Callable[[str], Limits] = lambda _project: UNLIMITED
     unmet: Unmet = Unmet.WAIT
+    queue: QueueSettings = field(default_factory=QueueSettings)
+    fabrics: Callable[[str], frozenset[str] | None] = lambda _host: None
+    solve: Solver | None = None
 
 
-NO_SERVERS: Final = ServerRules()
+NO_SERVERS: Final = LeaseRules()
 """No server is on any host."""
 
 
@@ -55,7 +63,7 @@ class ServerRequests:
     :param stored: the leases
     """
 
-    def __init__(self, stored: Leases, rules: ServerRules) -> None:
+    def __init__(self, stored: Leases, rules: LeaseRules) -> None:
         self._leases, self._rules = stored, rules
         self._over: frozenset[str] = frozenset()
 

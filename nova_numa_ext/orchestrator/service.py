@@ -116,7 +116,7 @@ def made(conf: cfg.ConfigOpts, options: EngineOptions) -> JobEngine:
             jobs_conf.read(conf).planning.planner.most_postponements,
         ),
         pools=startup.lent(endpoints.placement(conf)),
-        lease_limits=jobs_conf.read(conf).queue.limits_of,
+        queue=jobs_conf.read(conf).queue,
         tell=notify.configured(conf, jobs_conf.read(conf).notify, socket.gethostname()),
         recovery=Recovery(database, seen_in(options.mark_file)),
     )

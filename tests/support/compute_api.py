@@ -256,6 +256,10 @@ class FakeHosts:
         """Return a host's name; here providers are called as hosts are."""
         return self.host(server)
 
+    def fabrics(self, _host):
+        """Return the fabrics of a host: none, here none is a client."""
+        return frozenset()
+
     def owner(self, _server):
         """Return project and user: none, here no server asks for a remote GPU."""
 

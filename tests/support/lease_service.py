@@ -7,12 +7,13 @@ from dataclasses import replace
 from oslo_config import cfg
 from oslo_policy import policy
 
+from nova_numa_ext.flow.solvers import installed_solver
 from nova_numa_ext.orchestrator import manage
 from nova_numa_ext.orchestrator.api import app, policies
 from nova_numa_ext.orchestrator.lease_rounds import LeaseRounds
 from nova_numa_ext.orchestrator.recover import Recoverer
 from nova_numa_ext.orchestrator.recover_leases import LeaseRecoverer
-from nova_numa_ext.orchestrator.server_requests import ServerRules
+from nova_numa_ext.orchestrator.server_requests import LeaseRules
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Jobs
@@ -56,6 +57,7 @@ class LeaseService:
     :ivar placed: server -> host, as nova has put it
     :ivar projects: server -> project; others are of project-1
     :ivar limits: project -> its limits
+    :ivar fabrics: host of servers -> fabrics that it is in; others are not known
     """
 
     def __init__(self, placement, folder, url=""):
@@ -66,6 +68,7 @@ class LeaseService:
         self.leases, self.hosts = Leases(database), LeaseHosts(database)
         self.recovery = Recovery(database)
         self.placed, self.projects, self.limits, self.now_s = {}, {}, {}, 0.0
+        self.fabrics = {}
         self.claims = ClaimStore(placement.client)
         PoolReporter(placement.client).sync(lent_pool("g1"))
         self.start()
@@ -96,10 +99,12 @@ class LeaseService:
             self.claims,
             self.lent,
             self.reported,
-            ServerRules(
+            LeaseRules(
                 self.placed.get,
                 self.owner,
                 lambda project: self.limits.get(project, UNLIMITED),
+                fabrics=self.fabrics.get,
+                solve=installed_solver(),
             ),
         )
 

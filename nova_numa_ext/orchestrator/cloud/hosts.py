@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """On which hosts servers really are, as Placement knows it: nova does not say it to users."""
 
+import time
+from collections.abc import Callable
+from math import inf
 from typing import Final
+from urllib.parse import quote
 
+from placement_traits import names
 from placement_traits.client import PlacementClient
 from placement_traits.names import MEMORY_MB, PCPU, VCPU
 
 _OF_HOSTS: Final = frozenset({VCPU, PCPU, MEMORY_MB})
 _MOST: Final = 100_000
+FRESH_S: Final = 60.0
+"""Seconds for which the fabrics of a host are not read again."""
 
 
 class ServerHosts:
@@ -16,10 +23,15 @@ class ServerHosts:
     All methods raise :class:`placement_traits.errors.ServiceUnavailableError` when Placement does not answer.
 
     :param client: of a user who may read allocations and providers
+    :param clock: monotonic seconds
     """
 
-    def __init__(self, client: PlacementClient) -> None:
+    def __init__(
+        self, client: PlacementClient, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._client = client
+        self._clock = clock
+        self._fabrics: dict[str, tuple[float, frozenset[str]]] = {}
         self._roots: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self._hosts: dict[str, tuple[str, str]] = {}
@@ -49,6 +61,22 @@ class ServerHosts:
         if root is not None and root not in self._names:
             self._names[root] = str(self._client.get(f"/resource_providers/{root}")["name"])
         return self._names[root] if root else None
+
+    def fabrics(self, host: str) -> frozenset[str]:
+        """Return the fabrics of remote GPUs that a host is in, as Placement had them :data:`FRESH_S` ago at most.
+
+        :param host: its name
+        """
+        read_s, found = self._fabrics.get(host, (-inf, frozenset[str]()))
+        if self._clock() - read_s < FRESH_S:
+            return found
+        listed = self._client.get(f"/resource_providers?name={quote(host)}")["resource_providers"]
+        traits: list[str] = []
+        for each in listed:
+            traits += self._client.get(f"/resource_providers/{each['uuid']}/traits")["traits"]
+        found = names.fabrics(traits)
+        self._fabrics[host] = self._clock(), found
+        return found
 
     def owner(self, server: str) -> tuple[str, str] | None:
         """Return project and user of a server that has amounts of anything; None: it has none."""

@@ -105,6 +105,24 @@ class StoredLease:
         return self.lease.state
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseChoice:
+    """What a lease is to hold.
+
+    :param host: that lends the GPU
+    :param gpu: its provider
+    :param amounts: of its claim
+    """
+
+    host: str
+    gpu: str
+    amounts: Amounts
+
+
+NOTHING: Final = LeaseChoice("", "", MappingProxyType({}))
+"""Of a lease that is to be given another GPU."""
+
+
 class Leases:
     """The table ``lease``.
 
@@ -271,19 +289,23 @@ class Leases:
             return {LeaseState(state): int(number) for state, number in found}
 
     def choose(
-        self, stored: StoredLease, gpu_host: str, gpu: str, amounts: Amounts, actor: Actor
-    ) -> StoredLease:
-        """Say what a lease is to hold, before it is claimed.
+        self, members: Sequence[StoredLease], choices: Sequence[LeaseChoice], actor: Actor
+    ) -> list[StoredLease]:
+        """Say what leases are to hold, before it is claimed, of all or of none.
 
-        :param gpu_host: that lends the GPU
-        :param gpu: its provider
-        :raises ConflictError: it is claimed already, or does not wait for that
-        :raises LostRaceError: it has changed since it was read
+        :param choices: one for each, in order
+        :raises ConflictError: one is claimed already, or does not wait for that
+        :raises LostRaceError: one has changed since it was read
         """
-        if stored.claimed or stored.state is not LeaseState.RESERVED:
-            raise ConflictError(f"Lease {stored.uuid} is {stored.state} and keeps its GPU.")
-        placed = replace(stored.lease, gpu_host=gpu_host)
-        return self._write(stored, placed, actor, stored.reasons, gpu=gpu, amounts=amounts)
+        for each in members:
+            if each.claimed or each.state is not LeaseState.RESERVED:
+                raise ConflictError(f"Lease {each.uuid} is {each.state} and keeps its GPU.")
+        with self._database.transaction() as connection:
+            for each, choice in zip(members, choices, strict=True):
+                placed = replace(each.lease, gpu_host=choice.host)
+                more = {"gpu": choice.gpu, "amounts": dict(choice.amounts)}
+                _change(connection, each, placed, actor, each.reasons, **more)
+            return [_read(connection, each.number) for each in members]
 
     def assign(self, stored: StoredLease, server: str, actor: Actor) -> StoredLease:
         """Say which server a lease is for that was asked for without one.

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from nova_numa_ext.policy.remote_gpu.lease_claims import CORES, LeaseRoute
 from nova_numa_ext.policy.remote_gpu.slices import GpuChoice, GpuRoom, GpuSlice, choose_gpu
-from placement_traits.names import RemoteGpuApi
+from placement_traits.names import MIGRATABLE, RemoteGpuApi
 from placement_traits.pools import Pool
 
 
@@ -42,6 +42,7 @@ def choose(
     host: str = "",
     *,
     kept: Collection[str] = (),
+    migratable: bool = False,
 ) -> ChosenGpu | None:
     """Return the GPU that a lease gets, None where none has room.
 
@@ -49,7 +50,9 @@ def choose(
     :param network_mbps: promised on one NIC of its host, megabytes a second
     :param host: whose GPU it must be; '': any
     :param kept: providers of GPUs that are for others
+    :param migratable: of GPUs whose leases can move
     """
+    needed = _needed(api, migratable=migratable)
     ways: dict[str, ChosenGpu] = {}
     rooms = []
     for pool in pools:
@@ -59,7 +62,7 @@ def choose(
         if pool.drained or nic is None or pool.cores.free < CORES or host not in ("", pool.host):
             continue
         for gpu in pool.gpus:
-            if api.trait in gpu.traits and gpu.uuid not in kept:
+            if needed <= gpu.traits and gpu.uuid not in kept:
                 rooms.append(GpuRoom(gpu.uuid, gpu.memory_mb.free, gpu.share.free))
                 ways[gpu.uuid] = ChosenGpu(pool.host, LeaseRoute(gpu.uuid, pool.cpu, nic))
     room = choose_gpu(rooms, part, GpuChoice.PERFORMANCE)
@@ -67,16 +70,28 @@ def choose(
 
 
 def able(
-    pools: Iterable[Pool], part: GpuSlice, api: RemoteGpuApi, network_mbps: int = 0, host: str = ""
+    pools: Iterable[Pool],
+    part: GpuSlice,
+    api: RemoteGpuApi,
+    network_mbps: int = 0,
+    host: str = "",
+    *,
+    migratable: bool = False,
 ) -> frozenset[str]:
     """Return the GPUs that a lease could get if they were free; parameters as of :func:`choose`."""
+    needed = _needed(api, migratable=migratable)
     return frozenset(
         gpu.uuid
         for pool in pools
         if not pool.drained and host in ("", pool.host) and pool.cores.capacity >= CORES
         if any(nic.mbps.capacity >= network_mbps for nic in pool.nics)
         for gpu in pool.gpus
-        if api.trait in gpu.traits
+        if needed <= gpu.traits
         and gpu.memory_mb.capacity >= part.memory_mb
         and gpu.share.capacity >= part.shares
     )
+
+
+def _needed(api: RemoteGpuApi, *, migratable: bool) -> frozenset[str]:
+    """Return the traits that a GPU must have."""
+    return frozenset({api.trait, *([MIGRATABLE] * migratable)})

@@ -34,7 +34,7 @@ from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database, DatabaseError
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.leader import Election
-from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
+from nova_numa_ext.orchestrator.store.leases import LeaseChoice, Leases, LeaseSpec
 from nova_numa_ext.orchestrator.store.scaling import ScalingGroups, ScalingSource
 from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
@@ -1394,7 +1394,8 @@ def test_a_lease_that_cannot_be_read_hides_no_other(client, jobs):
 def test_tenants_see_their_lease_and_not_its_host(client, jobs):
     leases = Leases(jobs._database)
     stored = leases.create("project-1", "user-1", LEASE)
-    leases.choose(stored, "g1", "gpu-1", {"gpu-1": {"CUSTOM_X": 1}}, Actor("engine"))
+    choice = LeaseChoice("g1", "gpu-1", {"gpu-1": {"CUSTOM_X": 1}})
+    leases.choose([stored], [choice], Actor("engine"))
     path = f"/v1/leases/{stored.uuid}"
     hosts = [client.get(path, headers=who).json["lease"]["host"] for who in (MEMBER, ADMIN)]
     assert hosts == [None, "g1"]

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Agents and the service: a lease is attached where its server runs, over API, engine's rounds and Placement."""
 
+import contextlib
 import random
 import uuid
 from collections import Counter
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
@@ -526,6 +527,95 @@ def test_leases_of_flavors_count_against_the_limits_of_their_project(service, ca
     service.round()
     first, second = service.leases.find()
     assert first.asked.gang == second.asked.gang != ""
+
+
+def test_a_gang_is_claimed_in_one_request_or_waits_as_a_whole(service, placement, monkeypatch):
+    PoolReporter(placement.client).sync(pool("g1", gpus=("a", "b")))
+    written = []
+    write = service.claims.write
+    monkeypatch.setattr(
+        service.claims,
+        "write",
+        lambda *found, **more: written.append(found) or write(*found, **more),
+    )
+    asking(service, count=3)
+    service.round()
+    assert {each.claimed for each in service.leases.find()} == {False}
+    PoolReporter(placement.client).sync(pool("g1", gpus=("a", "b", "c")))
+    service.round()
+    found = service.leases.find()
+    assert {each.claimed for each in found} == {True}
+    assert len({each.gpu for each in found}) == 3, "each a GPU of its own"
+    assert [len(each) for each in written] == [3]
+
+
+@pytest.mark.parametrize("left", range(8))
+def test_a_gang_is_whole_wherever_the_engine_dies(service, placement, left, monkeypatch):
+    """It dies at any of its writes to database and Placement; the next engine goes on."""
+    PoolReporter(placement.client).sync(pool("g1", gpus=("a", "b", "c")))
+    asking(service, count=3)
+    writes = [left]
+
+    def mortal(real):
+        def call(*given, **more):
+            writes[0] -= 1
+            if writes[0] < 0:
+                raise NotLeaderError("killed")
+            return real(*given, **more)
+
+        return call
+
+    for name in ("request", "choose", "hold"):
+        monkeypatch.setattr(service.leases, name, mortal(getattr(service.leases, name)))
+    monkeypatch.setattr(service.claims, "write", mortal(service.claims.write))
+    with contextlib.suppress(NotLeaderError):
+        service.round()
+    held = [service.claims.read(each.uuid) is not None for each in service.leases.find()]
+    assert len(set(held)) <= 1, "all or none"
+    monkeypatch.undo()
+    service.start()
+    service.round()
+    service.round()
+    found = service.leases.find()
+    assert [each.claimed for each in found] == [True] * 3
+    assert all(service.claims.read(each.uuid).amounts == each.amounts for each in found)
+
+
+def test_a_server_gets_gpus_of_the_fabrics_of_its_host_only(service):
+    service.fabrics["c1"] = frozenset({"elsewhere"})
+    asking(service)
+    service.round()
+    (lease,) = service.leases.find()
+    assert (lease.claimed, str(lease.reasons[0])) == (False, "no_gpu=opencl (against 1000)")
+    service.fabrics["c1"] = frozenset({"main"})
+    service.round()
+    assert service.leases.read(lease.uuid).claimed
+
+
+def test_what_is_more_important_goes_first_and_age_counts_too(service):
+    whole = {"memory_mb": 8000, "service_level": "gold"}
+    first = service.leases.create("project-1", "user-1", replace(ASKED, memory_mb=8000))
+    service.round()
+    asking(service, **whole, priority=2)
+    second = service.leases.create("project-1", "user-1", replace(ASKED, memory_mb=8000))
+    service.round()
+    (urgent,) = (each for each in service.leases.find() if each.server)
+    service.leases.change(service.leases.read(first.uuid), life.release, ENGINE)
+    service.round()
+    service.round()
+    claimed = {each.uuid: each.claimed for each in service.leases.find(states=LIVING)}
+    assert claimed == {urgent.uuid: True, second.uuid: False}
+    with service.database.transaction() as connection:
+        older = update(tables.lease).where(tables.lease.c.uuid == second.uuid)
+        connection.execute(older.values(created_at=tables.lease.c.created_at - 3 * 3600))
+    third = str(uuid.uuid4())
+    service.placed[third] = "c2"
+    request = REQUEST | whole | {"server_id": third, "priority": 2}
+    service.report("c2", servers=[third], requests=[request])
+    service.leases.change(service.leases.read(urgent.uuid), life.release, ENGINE)
+    for _ in range(3):
+        service.round()
+    assert service.leases.read(second.uuid).claimed, "three hours are worth more than 2"
 
 
 def test_a_server_of_which_placement_says_nothing_delays_no_other(service):

@@ -13,7 +13,7 @@ from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
-from nova_numa_ext.orchestrator.store.leases import LIVING, Leases, LeaseSpec
+from nova_numa_ext.orchestrator.store.leases import LIVING, LeaseChoice, Leases, LeaseSpec
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.choosing import Unmet, choose
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
@@ -190,7 +190,7 @@ def test_many_leases_that_wait_cost_a_round_no_more_than_one(rounds, monkeypatch
         asked.append(arguments)
         return choose(*arguments, **more)
 
-    monkeypatch.setattr("nova_numa_ext.orchestrator.lease_rounds.choose", counted)
+    monkeypatch.setattr("nova_numa_ext.policy.remote_gpu.lease_plan.choose", counted)
     for _ in range(9):
         rounds.ask(9000)
     rounds.round()
@@ -356,7 +356,9 @@ def test_what_a_round_releases_it_can_lend_again(rounds):
 
 def chosen(rounds, provider, amounts):
     """A lease whose GPU is chosen, and not yet claimed."""
-    return rounds.leases.choose(rounds.ask(1000), "g1", provider, {provider: amounts}, USER)
+    choice = LeaseChoice("g1", provider, {provider: amounts})
+    (found,) = rounds.leases.choose([rounds.ask(1000)], [choice], USER)
+    return found
 
 
 def test_another_gpu_is_chosen_where_the_first_is_full_or_gone(rounds):

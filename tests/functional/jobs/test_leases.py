@@ -13,7 +13,7 @@ from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
-from nova_numa_ext.orchestrator.store.leases import LIVING, Leases, LeaseSpec
+from nova_numa_ext.orchestrator.store.leases import LIVING, LeaseChoice, Leases, LeaseSpec
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.leases import LeaseError, LeaseState, UnfencedError
 from placement_traits.errors import ConflictError
@@ -42,7 +42,7 @@ def served(lease):
 
 def held(leases):
     """A lease that Placement holds."""
-    return leases.hold(leases.choose(new(leases), "g1", "gpu-1", AMOUNTS, USER), USER)
+    return leases.hold(*leases.choose([new(leases)], [LeaseChoice("g1", "gpu-1", AMOUNTS)], USER), USER)
 
 
 def attached(leases):
@@ -90,7 +90,7 @@ def test_a_step_that_does_not_follow_changes_nothing(leases):
     with pytest.raises(LeaseError, match="reserved and cannot become attached"):
         leases.change(lease, lambda lease: life.attach(lease, "c1"), USER)
     with pytest.raises(ConflictError, match="keeps its GPU"):
-        leases.choose(lease, "g2", "gpu-2", AMOUNTS, USER)
+        leases.choose([lease], [LeaseChoice("g2", "gpu-2", AMOUNTS)], USER)
     assert leases.change(lease, served, USER).lease.acknowledged == 1
     assert leases.change(lease, lambda lease: lease, USER) is lease
 

@@ -3,7 +3,8 @@
 
 import uuid
 
-from nova_numa_ext.orchestrator.cloud.hosts import ServerHosts
+from nova_numa_ext.orchestrator.cloud.hosts import FRESH_S, ServerHosts
+from placement_traits import names
 
 
 def test_a_server_is_where_its_cpus_are(placement):
@@ -41,3 +42,16 @@ def test_a_server_is_looked_up_again_when_nova_has_moved_it(placement):
     assert hosts.host(server, "id-of-second") == second
     placement.client.call("DELETE", f"/allocations/{server}")
     assert hosts.host(server) is None, "without a host id Placement is asked each time"
+
+
+def test_the_fabrics_of_a_host_are_read_once_a_minute(placement):
+    now = [0.0]
+    client = placement.connect()
+    hosts = ServerHosts(client, lambda: now[0])
+    assert hosts.fabrics("client") == frozenset()
+    placement.traits(placement.compute("client"), names.REMOTE_GPU_CLIENT, names.fabric("main"))
+    asked = client.counters.requests
+    assert hosts.fabrics("client") == frozenset()
+    assert client.counters.requests == asked
+    now[0] = FRESH_S
+    assert hosts.fabrics("client") == {"main"}

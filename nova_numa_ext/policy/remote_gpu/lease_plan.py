@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which GPUs the leases get that wait, all in one decision, in the order of their queue.
+
+Leases that are of use only together, such as those of one server, are a *gang*: all find a GPU, each another one, or
+none does. Gangs are asked in order, and
+
+* one that finds room gets it: GPUs of its server's own host first, else the least shared ones;
+* one that finds none while others that were asked before it have just been given theirs, has these rearranged by the
+  flow of least cost (:mod:`.rounds`): one that may go to two fabrics makes room for one that may not. None that was
+  placed loses its place, so the gangs that are placed are the first ones in order that can be, together;
+* one that finds none at all waits, and of the GPUs that it could have if they were free no later one gets anything. So
+  a large one does not wait for ever behind small ones.
+
+Leases that Placement holds already are not moved here. Where no solver is installed, nothing is rearranged.
+"""
+
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from nova_numa_ext.policy.remote_gpu import lease_claims
+from nova_numa_ext.policy.remote_gpu.choosing import ChosenGpu, able, choose
+from nova_numa_ext.policy.remote_gpu.fleet import FleetHost, GpuWork
+from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
+from nova_numa_ext.policy.remote_gpu.network import Solver
+from nova_numa_ext.policy.remote_gpu.rounds import RoundSettings, plan_round
+from nova_numa_ext.policy.remote_gpu.slices import GpuRoom, GpuSlice
+from placement_traits import names, pools
+from placement_traits.claims import Amounts
+from placement_traits.names import RemoteGpuApi
+from placement_traits.pools import Pool, PoolGpu
+from placement_traits.reason import Reason
+
+MOST_SOLVES: Final = 16
+"""Times that one decision rearranges."""
+
+# More than any place costs: a gang that is rearranged must not prefer the queue.
+_ROUNDS_WAITED: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGang:
+    """Leases, all alike, that are had together or not at all.
+
+    :param uuid: its own; of a lease by itself that of the lease
+    :param count: of leases
+    :param part: of each GPU
+    :param api: by which the GPUs are used
+    :param network_mbps: promised for each, megabytes a second
+    :param pool: the host whose GPUs they must be; '': any
+    :param migratable: of GPUs that can move
+    :param client: host of its server; '' where none is known
+    :param fabrics: that the client is in; None: not known, any pool is tried
+    """
+
+    uuid: str
+    count: int
+    part: GpuSlice
+    api: RemoteGpuApi
+    network_mbps: int = 0
+    pool: str = ""
+    migratable: bool = False
+    client: str = ""
+    fabrics: frozenset[str] | None = None
+
+    @property
+    def kind(self) -> Hashable:
+        """What the answer about it depends on."""
+        return replace(self, uuid="")
+
+    def reaches(self, pool: Pool) -> bool:
+        """Return whether its server can use the GPUs of a pool."""
+        if not self.client or self.fabrics is None or pool.host == self.client:
+            return True
+        return not self.fabrics.isdisjoint(pool.fabrics)
+
+    def held(self, gpu: ChosenGpu) -> Amounts:
+        """Return what the claim of one of its leases holds."""
+        return lease_claims.amounts(self.part, gpu.route, self.network_mbps)
+
+
+@dataclass(frozen=True, slots=True)
+class LeasePlan:
+    """What was decided; gangs by uuid.
+
+    :param chosen: the GPUs of those that get theirs
+    :param waits: why the others wait
+    """
+
+    chosen: Mapping[str, tuple[ChosenGpu, ...]]
+    waits: Mapping[str, Reason]
+
+
+def plan(gangs: Iterable[LeaseGang], found: Iterable[Pool], solve: Solver | None) -> LeasePlan:
+    """Decide which gangs get which GPUs.
+
+    :param gangs: those that wait, in order, uuids unlike
+    :param found: all pools, with what is free
+    :param solve: of flow networks; None: there is none
+    """
+    planning = _Planning(tuple(found), solve)
+    for gang in gangs:
+        planning.consider(gang)
+    return LeasePlan(
+        {uuid: gpus for uuid, (_, gpus) in planning.placed.items()},
+        planning.waits,
+    )
+
+
+@dataclass(slots=True)
+class _Planning:
+    """A decision that goes on.
+
+    :param given: the pools as they were
+    :param left: with what is free beside the gangs that were placed
+    :param kept: GPUs for which gangs wait
+    """
+
+    given: tuple[Pool, ...]
+    solve: Solver | None
+    placed: dict[str, tuple[LeaseGang, tuple[ChosenGpu, ...]]] = field(default_factory=dict)
+    waits: dict[str, Reason] = field(default_factory=dict)
+    left: tuple[Pool, ...] = field(init=False)
+    kept: frozenset[str] = frozenset()
+    solves: int = MOST_SOLVES
+    refused: dict[Hashable, Reason] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.left = self.given
+
+    def consider(self, gang: LeaseGang) -> None:
+        """Place the next gang, or let it wait."""
+        if gang.kind not in self.refused:
+            found = _places(self.left, gang, self.kept)
+            if found is not None:
+                self._place(gang, found)
+                return
+            if self._rearrange(gang):
+                return
+            self.refused[gang.kind] = self._why(gang)
+            self.kept |= _able(self.given, gang)
+        self.waits[gang.uuid] = self.refused[gang.kind]
+
+    def _place(self, gang: LeaseGang, gpus: tuple[ChosenGpu, ...]) -> None:
+        self.placed[gang.uuid] = gang, gpus
+        for gpu in gpus:
+            self.left = pools.counted(self.left, gang.held(gpu))
+
+    def _why(self, gang: LeaseGang) -> Reason:
+        full = not self.kept or _places(self.left, gang, ()) is None
+        none = Reason(LeaseTerm.NO_GPU, gang.api, gang.part.memory_mb)
+        return none if full else Reason(LeaseTerm.IN_ORDER, "")
+
+    def _rearrange(self, gang: LeaseGang) -> bool:
+        """Let gangs that were placed make room for one more; return whether all have places then."""
+        movable = [
+            each
+            for each, gpus in self.placed.values()
+            if self.kept.isdisjoint(gpu.route.gpu for gpu in gpus)
+        ]
+        if self.solve is None or not self.solves or not movable:
+            return False
+        self.solves -= 1
+        fixed = {uuid: self.placed[uuid] for uuid in self.placed.keys() - {m.uuid for m in movable}}
+        trial = _Planning(self.given, None, kept=self.kept)
+        for each, gpus in fixed.values():
+            trial._place(each, gpus)
+        asked = [*movable, gang]
+        machines = _machines(trial.left, self.kept)
+        clients = {each.client or "": _client(each) for each in asked}
+        works = [_work(each) for each in asked]
+        hosts = [*(machine for machine, _ in machines.values()), *clients.values()]
+        where = plan_round(works, hosts, self.solve, RoundSettings()).placed
+        for each in asked:
+            servers = where.get(each.uuid, ())
+            of = [machines[gpu.host][1] for server in servers for gpu in server.gpus]
+            places = _places_of(trial.left, each, self.kept, of)
+            if places is None:
+                return False
+            trial._place(each, places)
+        self.left = trial.left
+        self.placed = {uuid: trial.placed[uuid] for uuid in (*self.placed, gang.uuid)}
+        return True
+
+
+def _places(
+    found: Sequence[Pool], gang: LeaseGang, kept: Collection[str]
+) -> tuple[ChosenGpu, ...] | None:
+    """Return a GPU for each lease of a gang, of its server's own host first; None where one has none."""
+    return _places_of(found, gang, kept, [""] * gang.count)
+
+
+def _places_of(
+    found: Sequence[Pool], gang: LeaseGang, kept: Collection[str], hosts: Sequence[str]
+) -> tuple[ChosenGpu, ...] | None:
+    """Return a GPU of each host, '' for any host, each another one; None where one of them has none."""
+    if len(hosts) != gang.count:
+        return None
+    there: tuple[Pool, ...] = tuple(each for each in found if gang.reaches(each))
+    chosen: list[ChosenGpu] = []
+    for host in hosts:
+        taken = {*kept, *(gpu.route.gpu for gpu in chosen)}
+        gpu = _local(there, gang, taken) if host in ("", gang.client) else None
+        gpu = gpu or _any(there, gang, taken, host)
+        if gpu is None:
+            return None
+        chosen.append(gpu)
+        there = pools.counted(there, gang.held(gpu))
+    return tuple(chosen)
+
+
+def _local(found: Iterable[Pool], gang: LeaseGang, taken: Collection[str]) -> ChosenGpu | None:
+    """Return a GPU of the server's own host, over no wire."""
+    if not gang.client or gang.pool not in ("", gang.client):
+        return None
+    gpu = choose(found, gang.part, gang.api, 0, gang.client, kept=taken, migratable=gang.migratable)
+    return None if gpu is None else replace(gpu, route=replace(gpu.route, pool_nic=""))
+
+
+def _any(
+    found: Iterable[Pool], gang: LeaseGang, taken: Collection[str], host: str
+) -> ChosenGpu | None:
+    if gang.pool and host not in ("", gang.pool):
+        return None
+    others = [each for each in found if each.host != gang.client or not gang.client]
+    where = host or gang.pool
+    return choose(
+        others,
+        gang.part,
+        gang.api,
+        gang.network_mbps,
+        where,
+        kept=taken,
+        migratable=gang.migratable,
+    )
+
+
+def _able(found: Iterable[Pool], gang: LeaseGang) -> frozenset[str]:
+    """Return the GPUs that a gang could get if they were free; none where they are too few for it."""
+    there = [each for each in found if gang.reaches(each)]
+    gpus = able(
+        there, gang.part, gang.api, gang.network_mbps, gang.pool, migratable=gang.migratable
+    )
+    return gpus if len(gpus) >= gang.count else frozenset()
+
+
+def _machines(found: Iterable[Pool], kept: Collection[str]) -> dict[str, tuple[FleetHost, str]]:
+    """Return each pool as hosts of the network, one for each kind of its GPUs, with the name of its host."""
+    machines: dict[str, tuple[FleetHost, str]] = {}
+    for pool in found:
+        kinds: dict[frozenset[str], list[PoolGpu]] = {}
+        for gpu in pool.gpus:
+            if gpu.uuid not in kept and not pool.drained:
+                kinds.setdefault(_words(pool, gpu), []).append(gpu)
+        mbps = max((each.mbps.free for each in pool.nics), default=0)
+        for number, (words, gpus) in enumerate(kinds.items()):
+            name = f"{pool.root} {number}"
+            host = FleetHost(
+                name,
+                network_mbps=max(mbps, 0),
+                lease_cores=max(pool.cores.free, 0),
+                gpus=tuple(
+                    GpuRoom(each.uuid, max(each.memory_mb.free, 0), max(each.share.free, 0))
+                    for each in gpus
+                ),
+                fabrics=pool.fabrics | {_own(pool.host), _EVERYWHERE},
+                apis=words,
+            )
+            machines[name] = host, pool.host
+    return machines
+
+
+# Not names of fabrics, which have neither colon nor capital: which pools a server reaches that is in no fabric.
+_EVERYWHERE: Final = ":any"
+
+
+def _own(host: str) -> str:
+    return f":{host}"
+
+
+def _client(gang: LeaseGang) -> FleetHost:
+    """Return the host of a gang's server, which has room for it."""
+    if not gang.client or gang.fabrics is None:
+        return FleetHost(f":{gang.client}", fabrics=frozenset({_EVERYWHERE}), network_mbps=_MOST)
+    fabrics = gang.fabrics | {_own(gang.client)}
+    return FleetHost(f":{gang.client}", fabrics=fabrics, network_mbps=_MOST)
+
+
+_MOST: Final = 2**31 - 1
+
+
+def _words(pool: Pool, gpu: PoolGpu) -> frozenset[str]:
+    """Return what gangs may ask of a GPU, each as one word."""
+    apis = [api for api in RemoteGpuApi if api.trait in gpu.traits]
+    moves = [False, True] if names.MIGRATABLE in gpu.traits else [False]
+    return frozenset(
+        _word(api, migratable, host)
+        for api in apis
+        for migratable in moves
+        for host in ("", pool.host)
+    )
+
+
+def _word(api: RemoteGpuApi, migratable: bool, host: str) -> str:
+    return f"{api} {migratable} {host}"
+
+
+def _work(gang: LeaseGang) -> GpuWork:
+    return GpuWork(
+        gang.uuid,
+        cores=0,
+        memory_mb=0,
+        gpus=gang.count,
+        part=gang.part,
+        api=_word(gang.api, gang.migratable, gang.pool),
+        network_mbps=gang.network_mbps,
+        rounds=_ROUNDS_WAITED,
+        preferred=(f":{gang.client}",),
+    )

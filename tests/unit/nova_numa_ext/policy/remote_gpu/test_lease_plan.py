@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All leases that wait in one decision: gangs whole, in order, rearranged where that makes room for one more."""
+
+from dataclasses import replace
+from importlib.util import find_spec
+
+import pytest
+
+from nova_numa_ext.flow.solvers import with_highs, with_ortools
+from nova_numa_ext.policy.remote_gpu.lease_plan import LeaseGang, LeasePlan, plan
+from nova_numa_ext.policy.remote_gpu.network import Solver
+from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
+from placement_traits import names
+from placement_traits.fleet import Amount
+from placement_traits.names import RemoteGpuApi, ServiceLevel
+from placement_traits.pools import Pool, PoolGpu, PoolNic
+
+OPENCL = frozenset({RemoteGpuApi.OPENCL.trait})
+WHOLE = GpuSlice(4000, ServiceLevel.GOLD)
+HALF = GpuSlice(1000, ServiceLevel.SILVER)
+NEEDS_ORTOOLS = pytest.mark.skipif(find_spec("ortools") is None, reason="needs OR-tools")
+SOLVERS = pytest.mark.parametrize(
+    "solve", [pytest.param(with_ortools, marks=NEEDS_ORTOOLS), with_highs]
+)
+
+
+def pool(
+    host: str,
+    gpus: str = "a",
+    fabrics: tuple[str, ...] = ("main",),
+    traits: frozenset[str] = OPENCL,
+    cores: int = 8,
+) -> Pool:
+    return Pool(
+        host,
+        host,
+        frozenset(fabrics),
+        False,
+        f"{host}:cpu",
+        Amount(cores, 0),
+        (PoolNic(f"{host}:nic", "eth1", Amount(1000, 0)),),
+        tuple(
+            PoolGpu(f"{host}:{gpu}", gpu, traits, Amount(8000, 0), Amount(names.GPU_SHARES, 0))
+            for gpu in gpus
+        ),
+    )
+
+
+def gang(uuid: str, count: int = 1, part: GpuSlice = WHOLE, **more: object) -> LeaseGang:
+    return replace(LeaseGang(uuid, count, part, RemoteGpuApi.OPENCL), **more)  # type: ignore[arg-type]
+
+
+def of(uuid: str, client: str, *fabrics: str, **more: object) -> LeaseGang:
+    """A gang of a server that runs on a host."""
+    return gang(uuid, client=client, fabrics=frozenset(fabrics), **more)  # type: ignore[arg-type]
+
+
+def gpus(found: LeasePlan) -> dict[str, list[str]]:
+    return {uuid: [each.route.gpu for each in chosen] for uuid, chosen in found.chosen.items()}
+
+
+def test_a_gang_gets_a_gpu_each_or_nothing() -> None:
+    found = plan([gang("pair", 2, HALF), gang("three", 3, HALF)], [pool("g1", "ab")], None)
+    assert gpus(found) == {"pair": ["g1:a", "g1:b"]}
+    assert str(found.waits["three"]) == "no_gpu=opencl (against 1000)"
+
+
+def test_of_what_is_too_few_for_a_gang_ever_nothing_is_kept() -> None:
+    found = plan([gang("three", 3), gang("one")], [pool("g1", "ab")], None)
+    assert set(found.chosen) == {"one"}
+
+
+def test_gpus_of_the_servers_own_host_come_first_and_need_no_wire() -> None:
+    (chosen,) = plan(
+        [of("x", "c1", "main", network_mbps=100)], [pool("a1"), pool("c1")], None
+    ).chosen["x"]
+    assert (chosen.host, chosen.route.pool_nic) == ("c1", "")
+
+
+def test_a_server_gets_nothing_of_a_fabric_in_which_it_is_not() -> None:
+    found = plan([of("x", "c1", "east")], [pool("g1", fabrics=("west",))], with_highs)
+    assert (found.chosen, str(found.waits["x"])) == ({}, "no_gpu=opencl (against 4000)")
+
+
+@SOLVERS
+def test_one_that_can_go_elsewhere_makes_room_for_one_that_cannot(solve: Solver) -> None:
+    """Both pools suit the first gang, and the least shared one is the only one of the second."""
+    pools = [pool("g1", fabrics=("east",)), pool("g2", fabrics=("west",))]
+    queue = [of("any", "c1", "east", "west"), of("east", "c2", "east")]
+    assert set(plan(queue, pools, None).chosen) == {"any"}, "without a solver"
+    assert gpus(plan(queue, pools, solve)) == {"any": ["g2:a"], "east": ["g1:a"]}
+
+
+@SOLVERS
+def test_none_that_was_asked_for_earlier_loses_its_place(solve: Solver) -> None:
+    pools = [pool("g1", fabrics=("east",)), pool("g2", fabrics=("west",))]
+    queue = [of("first", "c1", "east"), of("any", "c3", "east", "west"), of("east", "c2", "east")]
+    found = plan(queue, pools, solve)
+    assert gpus(found) == {"first": ["g1:a"], "any": ["g2:a"]}
+    assert set(found.waits) == {"east"}
+
+
+@SOLVERS
+def test_what_a_gang_waits_for_is_not_used_to_rearrange(solve: Solver) -> None:
+    pools = [pool("g1", "ab"), pool("g2", fabrics=("west",))]
+    used = [
+        replace(pools[0], gpus=(replace(pools[0].gpus[0], share=Amount(6, 6)), pools[0].gpus[1]))
+    ]
+    queue = [gang("pair", 2, pool="g1"), of("any", "c", "main", "west"), of("west", "d", "west")]
+    found = plan(queue, [*used, pools[1]], solve)
+    assert gpus(found) == {"any": ["g2:a"]}
+    assert str(found.waits["west"]) == "no_gpu=opencl (against 4000)"
+
+
+@SOLVERS
+def test_interfaces_moves_and_named_hosts_count_when_it_is_rearranged(solve: Solver) -> None:
+    moves = OPENCL | {names.MIGRATABLE}
+    pools = [pool("g1", traits=moves), pool("g2"), pool("g3", "a", traits=OPENCL)]
+    queue = [gang("any"), gang("other"), gang("moves", migratable=True), gang("g2", pool="g2")]
+    found = plan(queue, pools, solve)
+    assert set(found.chosen) == {"any", "other", "moves"}
+    assert gpus(found)["moves"] == ["g1:a"]
+    found = plan([gang("any"), gang("g1", pool="g1"), gang("moves", migratable=True)], pools, solve)
+    assert set(found.chosen) == {"any", "g1"}
+
+
+def test_equal_gangs_that_wait_cost_as_much_as_one() -> None:
+    solved = []
+
+    def solve(network: object) -> object:
+        solved.append(network)
+        return with_highs(network)  # type: ignore[arg-type]
+
+    queue = [gang(str(number)) for number in range(50)]
+    found = plan(queue, [pool("g1", "ab")], solve)  # type: ignore[arg-type]
+    assert (len(found.chosen), len(found.waits)) == (2, 48)
+    assert len(solved) <= 12, "one rearrangement, whatever waits"
