@@ -175,6 +175,12 @@ class JobsClient:
         found: Lease = self._asked("POST", path)["lease"]
         return found
 
+    def host_off(self, host: str) -> list[Lease]:
+        """Say that a host is off; return the leases that ended."""
+        path = f"/v1/hosts/{quote(host, safe='')}/off"
+        found: list[Lease] = self._asked("POST", path)["leases"]
+        return found
+
     def set_scaling(self, group: str, scaling: Scaling) -> Scaling:
         """Say what a server group is sized by; return it as it is stored.
 

@@ -201,6 +201,32 @@ class ReleaseLease(command.Lister):  # type: ignore[misc]
         return ("Lease", "State", "Result"), rows
 
 
+class HostOff(command.Lister):  # type: ignore[misc]
+    """Say that a host which does not report is off: its leases end, and the same is asked for of other hosts.
+
+    Only of a host whose power is off, or whose networks are: one that still runs goes on serving them.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the host."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("host", metavar="<host>", help="Host that lends GPUs, by name")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows: the leases that ended."""
+        found = _client(self).host_off(parsed_args.host)
+        return ("Lease", "State", "Project", "Why"), [
+            (
+                each["id"],
+                each["state"],
+                each["project_id"],
+                formatting.folded(_why(each), parsed_args),
+            )
+            for each in found
+        ]
+
+
 def _client(shell_command: Any) -> JobsClient:
     found: JobsClient = shell_command.app.client_manager.numa.jobs()
     return found

@@ -30,6 +30,7 @@ LEASE_RELEASE: Final = "numa_ext:leases:release"
 LEASE_REQUEUE: Final = "numa_ext:leases:requeue"
 HOST_LEASES: Final = "numa_ext:hosts:leases:list"
 HOST_REPORT: Final = "numa_ext:hosts:leases:report"
+HOST_OFF: Final = "numa_ext:hosts:off"
 SCALING_SET: Final = "numa_ext:scaling:set"
 SCALING_DELETE: Final = "numa_ext:scaling:delete"
 SCALING_LIST: Final = "numa_ext:scaling:list"
@@ -154,6 +155,12 @@ RULES: Final = (
         "what is reported decides which client may use a GPU. Where these are in another domain than default, put its "
         "id in place of that one here and in the rule for lists.",
         ("POST", "/v1/hosts/{host}/leases"),
+    ),
+    _rule(
+        HOST_OFF,
+        "role:admin",
+        "Say that a host which does not report is off, so that what leases hold of its GPUs is free.",
+        ("POST", "/v1/hosts/{host}/off"),
     ),
     _rule(
         SCALING_SET,

@@ -230,6 +230,20 @@ ROUTES: Final = (
         body=schemas.HOST_REPORT,
     ),
     Route(
+        "POST",
+        "/v1/hosts/{host}/off",
+        "hosts.off",
+        "Say that a host of GPUs which does not report is off: its leases end, what they hold is free at once, and the "
+        "same is asked for of other hosts, as of a lease that is requeued. The answer is the leases that ended. A host "
+        "that only does not reach the service, and is not off, still serves them.",
+        {200: answers.LEASES},
+        {
+            404: "no such host has ever reported",
+            409: "the host has reported in the last minute, or one of its leases changes all the time",
+        }
+        | _RECOVERS,
+    ),
+    Route(
         "PUT",
         "/v1/scaling/{group}",
         "scaling.set",

@@ -81,6 +81,11 @@ class LeaseHosts:
         """Return a host, None when it has never reported."""
         return self.all(host).get(host)
 
+    def silent_s(self, host: str) -> float | None:
+        """Return for how many seconds a host has not reported, None when it has never done so."""
+        found = self.read(host)
+        return None if found is None else max(self._database.now() - found.seen_at, 0.0)
+
     def all(self, host: str | None = None) -> dict[str, LeaseHost]:
         """Return hosts that have ever reported, by name.
 

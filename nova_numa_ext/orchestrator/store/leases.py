@@ -409,6 +409,35 @@ class Leases:
             _change(connection, stored, released, actor, why)
             return _read(connection, connection.execute(row).lastrowid)
 
+    def write_off(self, stored: StoredLease, actor: Actor) -> StoredLease:
+        """End a lease whose GPU's host is off, and ask for the same, both or none; return it.
+
+        What it holds is free at once. One that ends already is not asked for again, nor is one that can be had of that
+        host only.
+
+        :raises ConflictError: it waits for a GPU, or has ended
+        :raises LostRaceError: it has changed since it was read
+        """
+        if stored.state.final or (stored.state is LeaseState.RESERVED and not stored.claimed):
+            raise ConflictError(f"Lease {stored.uuid} is {stored.state} and has no GPU.")
+        if stored.state is LeaseState.RELEASING and stored.lease.fenced:
+            return stored
+        why = [Reason(LeaseTerm.HOST_OFF, "")]
+        again = stored.state is not LeaseState.RELEASING and not stored.asked.pool
+        fresh = Lease(str(uuids.uuid4()), gpu_host="")
+        if again:
+            why.append(Reason(LeaseTerm.REPLACED, fresh.uuid))
+        elif stored.state is LeaseState.RELEASING:
+            why += stored.reasons
+        with self._database.transaction() as connection:
+            _change(connection, stored, leases.write_off(stored.lease), actor, why)
+            if again:
+                owner = (stored.project, stored.user)
+                in_place = Reason(LeaseTerm.IN_PLACE_OF, stored.uuid)
+                row = _row(fresh, owner, stored.asked, stored.server, in_place, **_NOTHING)
+                connection.execute(row)
+            return _read(connection, stored.number)
+
     def purge(self, before: float, most: int = 1000) -> int:
         """Delete leases that ended before a time; return how many.
 

@@ -29,6 +29,7 @@ class LeaseTerm(StrEnum):
     HOST_SILENT = "host_silent"
     SERVER_GONE = "server_gone"
     PROCESS_GONE = "process_gone"
+    HOST_OFF = "host_off"
     REPLACED = "replaced"
     IN_PLACE_OF = "in_place_of"
     ADOPTED = "adopted"
@@ -49,6 +50,7 @@ LEASE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         LeaseTerm.HOST_SILENT: "the host of its GPU has not reported for {value} s",
         LeaseTerm.SERVER_GONE: "its server is on no host any more",
         LeaseTerm.PROCESS_GONE: "what served it has ended, and all that was in the GPU with it: it is started again",
+        LeaseTerm.HOST_OFF: "the host of its GPU is off, as an operator has said",
         LeaseTerm.REPLACED: "lease {value} was asked for in its place",
         LeaseTerm.IN_PLACE_OF: "asked for in place of lease {value}, whose GPU's host is silent",
         LeaseTerm.ADOPTED: "an older state of the service was restored: its server connects again",

@@ -25,8 +25,8 @@ A lease that ends does so the same way: its claim is released when the host has 
 One that no host was ever asked to start has nothing to acknowledge.
 
 A GPU host that does not answer has acknowledged nothing, and may still serve epoch E: the attachment waits, it is never
-given to a second client by guess. What hosts tell may come late or twice; an acknowledgement counts for its epoch and
-those before.
+given to a second client by guess. Only an operator can say in its place that it is off. What hosts tell may come late
+or twice; an acknowledgement counts for its epoch and those before.
 """
 
 from collections.abc import Mapping
@@ -235,6 +235,16 @@ def release(lease: Lease) -> Lease:
     known = lease.state is not LeaseState.RESERVED
     ending = replace(to(lease, LeaseState.RELEASING), client_host="", epoch=epoch)
     return ending if known else replace(ending, acknowledged=epoch)
+
+
+def write_off(lease: Lease) -> Lease:
+    """Return a lease that ends after an operator said that its GPU's host is off.
+
+    That is the acknowledgement which a host that is off cannot give: it serves no client of any epoch. Errors as of
+    :func:`to`.
+    """
+    ending = lease if lease.state is LeaseState.RELEASING else release(lease)
+    return replace(ending, acknowledged=ending.epoch)
 
 
 def recovered(lease: Lease, seen: int, gpu_host: str, *, known: bool) -> Lease:

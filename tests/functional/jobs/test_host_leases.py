@@ -449,6 +449,68 @@ def test_a_report_that_says_nothing_new_is_not_written_again(service):
     )
 
 
+def off(service, host="g1", roles="admin"):
+    """Say as an operator that a host is off."""
+    who = MEMBER | {"X-Roles": roles}
+    return service.client.post(f"/v1/hosts/{host}/off", headers=who)
+
+
+def silent(service, host="g1", seconds=61):
+    """Let a host have reported some time ago."""
+    with service.database.transaction() as connection:
+        mine = update(tables.lease_host).where(tables.lease_host.c.host == host)
+        connection.execute(mine.values(seen_at=tables.lease_host.c.seen_at - seconds))
+
+
+def test_leases_of_a_host_that_is_off_go_on_elsewhere(service, placement):
+    """In each state: in use, being released, of that host only, and one that waits."""
+    used = service.attached()
+    ending, named, waiting = (
+        service.leases.create("project-1", "user-1", asked, str(uuid.uuid4()))
+        for asked in (ASKED, replace(ASKED, pool="g1", memory_mb=100), replace(ASKED, pool="g1"))
+    )
+    service.round()
+    service.obey()
+    service.leases.change(service.leases.read(ending.uuid), life.release, ENGINE)
+    silent(service)
+    PoolReporter(placement.client).sync(pool("g2"))
+    answer = off(service)
+    assert answer.status_code == 200
+    assert {each["id"] for each in answer.json["leases"]} >= {used.uuid, ending.uuid}
+    service.report("g2")
+    for _ in range(3):
+        service.report("c1", servers=[SERVER])
+        service.round()
+        service.obey("g2")
+    assert {service.state(each) for each in (used, ending)} == {LeaseState.GONE}
+    assert [service.claims.read(each.uuid) for each in (used, ending)] == [None, None]
+    *_, heir = (each for each in service.leases.find() if each.server == SERVER)
+    assert (heir.state, heir.lease.gpu_host) == (LeaseState.ATTACHED, "g2")
+    assert "is off" in service.client.get(f"/v1/leases/{used.uuid}", headers=MEMBER).text
+    assert off(service).json["leases"] == [], "a second time nothing is left"
+    assert {named.uuid, waiting.uuid} & {each["id"] for each in answer.json["leases"]} == {
+        named.uuid
+    }
+    replaced = [each.value for each in service.leases.read(named.uuid).reasons]
+    assert replaced == [""], "it can be had of that host only: it is not asked for again"
+
+
+def test_a_host_that_reports_is_not_off(service):
+    lease = service.attached()
+    refused = off(service)
+    assert (refused.status_code, off(service, "g7").status_code) == (409, 404)
+    assert "it is on. Turn it off, and wait until it has been silent for 60 s." in refused.text
+    assert service.state(lease) is LeaseState.ATTACHED
+
+
+@pytest.mark.parametrize("roles", ["reader", "member,reader", "numa_ext_host", "service"])
+def test_only_administrators_say_that_a_host_is_off(service, roles):
+    lease = service.attached()
+    silent(service)
+    assert off(service, roles=roles).status_code == 403
+    assert service.state(lease) is LeaseState.ATTACHED
+
+
 OTHER = str(uuid.uuid4())
 REQUEST = {
     "server_id": SERVER,

@@ -20,6 +20,7 @@ from keystoneauth1.exceptions import ConnectFailure, EndpointNotFound
 from osc_lib.exceptions import CommandError
 from oslo_config import cfg
 from oslo_policy import policy
+from sqlalchemy import update
 
 from nova_numa_ext.cli import group_scaling, job, job_plot, job_request, jobs_client, lease
 from nova_numa_ext.cli.group import ShowGroupTopology
@@ -34,10 +35,12 @@ from nova_numa_ext.orchestrator.cloud.user import (
     UserNetwork,
 )
 from nova_numa_ext.orchestrator.conf import ApiOptions
+from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Jobs
-from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
+from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
+from nova_numa_ext.orchestrator.store.leases import LeaseChoice, Leases, LeaseSpec
 from nova_numa_ext.orchestrator.store.scaling import ScalingGroups, ScalingSource
 from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.policy.elastic.following import follow
@@ -566,6 +569,7 @@ COMMANDS = {
     "numa_lease_attach": ["LEASE", "6b1f0c52-9a47-4e0d-8a35-7c1d2e9f4b60"],
     "numa_lease_release": ["LEASE"],
     "numa_lease_requeue": ["LOST"],
+    "numa_lease_host_off": ["HOST"],
 }
 
 
@@ -593,6 +597,19 @@ def lost_lease(jobs):
     return found.uuid
 
 
+def silent_host(jobs):
+    """A host that has not reported for long, with a lease of project-1."""
+    leases, engine = Leases(jobs._database), Actor("engine")
+    asked = LeaseSpec(1000, ServiceLevel.SILVER, RemoteGpuApi.OPENCL)
+    new = leases.create("project-1", "user-1", asked)
+    (chosen,) = leases.choose([new], [LeaseChoice("g9", "gpu-1", {"gpu-1": {"CUSTOM_X": 1}})], engine)
+    leases.change(leases.hold(chosen, engine), life.start, engine)
+    LeaseHosts(jobs._database).report("g9", ())
+    with jobs._database.transaction() as connection:
+        connection.execute(update(tables.lease_host).values(seen_at=0.0))
+    return "g9"
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_is_written_in_each_form(shell, client, jobs, name):
     """What people read, what scripts and shells take, and what tables of others import."""
@@ -601,6 +618,7 @@ def test_each_command_is_written_in_each_form(shell, client, jobs, name):
     job_there = jobs.create(new_job("there"))
     asked = json.loads(shell(lease.CreateLease, *LEASE_WORDS, "-f", "json", adapter=admin)[1])
     given = {"JOB": job_there.uuid, "LEASE": asked["id"], "LOST": lost_lease(jobs)}
+    given["HOST"] = silent_host(jobs)
     words = [given.get(word, word) for word in COMMANDS[name]]
     forms = {"table", "json", "yaml", "value"} | (
         {"csv"} if issubclass(of_name, Lister) else {"shell"}

@@ -11,6 +11,7 @@ from nova_numa_ext.orchestrator.api.handlers import unreadable_leases
 from nova_numa_ext.orchestrator.api.refusals import RefusedRequestError
 from nova_numa_ext.orchestrator.api.rights import Rights
 from nova_numa_ext.orchestrator.api.schemas import check_report
+from nova_numa_ext.orchestrator.lease_steps import LOST_S
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.leases import StoredLease
@@ -53,6 +54,36 @@ class HostHandlers:
             except LostRaceError as error:
                 _LOG.info("lease %s: %s", lease.uuid, error)  # it is reported again
         return views.host_leases(self._leases_of(host), host)
+
+    def off(self, host: str) -> Any:
+        asking = request.asking()
+        self._rights.allow(asking, policies.HOST_OFF)
+        silent_s = self._stores.lease_hosts.silent_s(host)
+        if silent_s is None:
+            raise RefusedRequestError(404, f"No host {host} has ever reported.")
+        if silent_s < LOST_S:
+            raise RefusedRequestError(
+                409,
+                f"Host {host} has reported {silent_s:.0f} s ago: it is on. Turn it off, and wait until it has been "
+                f"silent for {LOST_S:.0f} s.",
+            )
+        ended = []
+        for lease in self._leases_of(host):
+            if lease.lease.gpu_host == host and lease.claimed:
+                ended.append(self._written_off(lease.uuid, Actor(asking.user)))
+        return {"leases": [views.lease(each, internals=True) for each in ended if each is not None]}
+
+    def _written_off(self, uuid: str, actor: Actor) -> StoredLease | None:
+        """Return a lease that was ended, None where it had ended meanwhile."""
+        for _ in range(request.TRIES):
+            lease = self._stores.leases.read(uuid)
+            if lease is None or lease.state.final:
+                return None
+            try:
+                return self._stores.leases.write_off(lease, actor)
+            except LostRaceError:
+                continue
+        raise RefusedRequestError(409, f"Lease {uuid} changes all the time: try again.")
 
     def _leases_of(self, host: str) -> list[StoredLease]:
         """Return a host's leases.

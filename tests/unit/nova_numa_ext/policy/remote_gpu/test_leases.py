@@ -45,6 +45,17 @@ def test_a_lease_is_attached_when_its_gpus_host_has_acknowledged():
     assert [there.may_connect(host) for host in ("c1", "c2", "")] == [1, None, None]
 
 
+def test_an_operators_word_ends_a_lease_whose_host_cannot_acknowledge():
+    lost = leases.lose(attached())
+    for lease in (lost, leases.release(lost)):
+        assert not lease.fenced
+        with pytest.raises(UnfencedError):
+            leases.end(leases.release(lost))
+        written_off = leases.write_off(lease)
+        assert [written_off.may_connect(host) for host in CLIENTS] == [None, None, None]
+        assert (written_off.epoch_at("g1"), leases.end(written_off).state.final) == (None, True)
+
+
 def test_a_client_after_another_waits_for_the_hosts_acknowledgement():
     """Live migration, evacuation, hard reboot: the old epoch is cut first."""
     moved = leases.restart(attached())
