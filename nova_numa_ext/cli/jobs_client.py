@@ -169,6 +169,15 @@ class JobsClient:
         found: Lease = self._asked("POST", path)["lease"]
         return found
 
+    def move_lease(self, uuid: str, pool: str) -> Lease:
+        """Move a lease to another GPU; return it.
+
+        :param pool: host of that; '': any
+        """
+        path = f"/v1/leases/{quote(uuid, safe='')}/move"
+        found: Lease = self._asked("POST", path, json={"move": {"pool": pool}})["lease"]
+        return found
+
     def requeue_lease(self, uuid: str) -> Lease:
         """Release a lease that is lost and ask for the same; return the new one."""
         path = f"/v1/leases/{quote(uuid, safe='')}/requeue"

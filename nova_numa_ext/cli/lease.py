@@ -161,6 +161,23 @@ class AttachLease(command.ShowOne):  # type: ignore[misc]
         return _shown(_client(self).attach_lease(parsed_args.lease, parsed_args.server))
 
 
+class MoveLease(command.ShowOne):  # type: ignore[misc]
+    """Move a lease that is attached to another GPU, where it begins with empty memory."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the lease and where it is to go."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("lease", metavar="<lease>", help="Lease, by id")
+        parser.add_argument(
+            "--pool", default="", metavar="<host>", help="Host whose GPU it gets (default: any)"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and values."""
+        return _shown(_client(self).move_lease(parsed_args.lease, parsed_args.pool))
+
+
 class RequeueLease(command.ShowOne):  # type: ignore[misc]
     """Release a lease that is lost, and ask for the same again; shows the new lease."""
 

@@ -21,8 +21,8 @@ Beside it, each claim of a lease on a pool is compared with the rows. One of whi
 looks is released, under the generation that was read: an answer came late. A held lease whose claim is gone, by an
 operator's hand, is claimed again where there still is room. A lease whose server has no host in Placement in two looks,
 because it was deleted or shelved, is released, whatever its state; one that no server has used yet is given
-:data:`COMES_S` from its creation, as nova may still be placing the server. Claims of moves are left alone: no row knows
-of which lease they are.
+:data:`COMES_S` from its creation, as nova may still be placing the server. A claim that keeps
+what a lease has left by a move is of that lease: one that no row names is released, too.
 """
 
 import logging
@@ -31,6 +31,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
+from nova_numa_ext.orchestrator.lease_moves import LeaseMoves
 from nova_numa_ext.orchestrator.lease_steps import Silence, next_step
 from nova_numa_ext.orchestrator.server_requests import NO_SERVERS, LeaseRules, ServerRequests
 from nova_numa_ext.orchestrator.store.actor import Actor
@@ -57,7 +58,7 @@ from placement_traits.claim_store import ClaimStore, ForeignConsumerError, NoRoo
 from placement_traits.claims import Amounts, Claim, emptied
 from placement_traits.client import PlacementError
 from placement_traits.errors import ConflictError, NumaExtError, ServiceUnavailableError
-from placement_traits.names import LEASE_CONSUMER
+from placement_traits.names import LEASE_CONSUMER, MOVE_CONSUMER
 from placement_traits.pools import Pool
 from placement_traits.reason import Reason
 
@@ -99,6 +100,7 @@ class LeaseRounds:
         self._rules = servers
         self._placed = servers.placed
         self._requests = ServerRequests(stored, servers)
+        self._moves = LeaseMoves(stored, claims, self._reached)
         self._silence = Silence()
         self._suspects: dict[str, Claim] = {}
         self._without_host: frozenset[str] = frozenset()
@@ -137,6 +139,11 @@ class LeaseRounds:
         except NumaExtError as error:
             trouble(uuid, error)
 
+    def _reached(self, stored: StoredLease, lent: Sequence[Pool]) -> list[Pool]:
+        """Return the pools that the server of a lease reaches."""
+        gang = self._gang(stored.uuid, [stored])
+        return [each for each in lent if gang.reaches(each)]
+
     def _answering(self) -> Sequence[Pool]:
         """Read the pools of hosts that are not silent: on another one no lease would be served."""
         return [each for each in self._pools() if not self._silence.is_lost(each.host)]
@@ -159,13 +166,20 @@ class LeaseRounds:
 
         living = {each.uuid: each for each in self._leases.living(unreadable)}
         before = self._suspects
+        seconds = {each.move.second for each in living.values() if each.move is not None}
+        known = living.keys() | unread | seconds
+        # The second consumer of a lease that cannot be read is not known: all of them stay then.
         self._suspects = {
-            key: each for key, each in there.items() if key not in living.keys() | unread
+            key: each
+            for key, each in there.items()
+            if key not in known and not (unread and each.type == MOVE_CONSUMER)
         }
         lost = [each for key, each in self._suspects.items() if before.get(key) == each]
         written = sum(self._released(each, may) for each in lost)
         for key, stored in living.items():
-            if stored.claimed and stored.state is not LeaseState.RELEASING and key not in there:
+            moves = stored.move is not None and stored.move.second
+            ends = stored.state is LeaseState.RELEASING
+            if stored.claimed and not ends and not moves and key not in there:
                 written += self._claimed_again(stored, may)
         return written
 
@@ -174,6 +188,10 @@ class LeaseRounds:
     ) -> StoredLease:
         if stored.state is LeaseState.RELEASING:
             return self._ended(stored, actor, may, lent)
+        moved = self._moves.step(stored, lent.now, actor, may)
+        if moved is not stored:
+            lent.forget()
+            return moved
         return self._led_on(stored, actor)
 
     def _given(
@@ -303,6 +321,7 @@ class LeaseRounds:
         """Release its claim as soon as no host serves it any more."""
         if not stored.lease.fenced:
             return stored
+        self._moves.release(stored, may)
         held = self._claims.read(stored.uuid)
         if held is not None:
             self._claims.write(emptied(held), may=may)
@@ -312,7 +331,7 @@ class LeaseRounds:
     def _held(self) -> Iterator[Claim]:
         """Yield each claim of a lease once; only providers of which something is taken are asked."""
         for claim in self._claims.of_providers(sorted(pools.taken(self._pools()))):
-            if claim.type == LEASE_CONSUMER:
+            if claim.type in (LEASE_CONSUMER, MOVE_CONSUMER):
                 yield claim
 
     def end_without_server(self, actor: Actor, trouble: Unreadable) -> int:
@@ -386,6 +405,10 @@ class _Lent:
         """Count what was claimed since pools were read."""
         if self._pools is not None:
             self._pools = pools.counted(self._pools, amounts)
+
+    def forget(self) -> None:
+        """Read them again when they are needed next: what was claimed is not counted on the reading."""
+        self._pools = None
 
     def give_back(self, amounts: Amounts) -> None:
         """Count what was released since pools were read."""

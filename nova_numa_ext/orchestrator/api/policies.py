@@ -27,6 +27,7 @@ LEASE_SHOW: Final = "numa_ext:leases:show"
 LEASE_INTERNALS: Final = "numa_ext:leases:show:internals"
 LEASE_ATTACH: Final = "numa_ext:leases:attach"
 LEASE_RELEASE: Final = "numa_ext:leases:release"
+LEASE_MOVE: Final = "numa_ext:leases:move"
 LEASE_REQUEUE: Final = "numa_ext:leases:requeue"
 HOST_LEASES: Final = "numa_ext:hosts:leases:list"
 HOST_REPORT: Final = "numa_ext:hosts:leases:report"
@@ -135,6 +136,12 @@ RULES: Final = (
         f"({_MEMBER}) or role:admin",
         "Release a lease.",
         ("POST", "/v1/leases/{lease}/release"),
+    ),
+    _rule(
+        LEASE_MOVE,
+        "role:admin",
+        "Move a lease to another GPU, where it begins with empty memory.",
+        ("POST", "/v1/leases/{lease}/move"),
     ),
     _rule(
         LEASE_REQUEUE,

@@ -200,6 +200,16 @@ ROUTES: Final = (
     ),
     Route(
         "POST",
+        "/v1/leases/{lease}/move",
+        "leases.move",
+        "Move a lease that is attached to another GPU. What it holds in Placement goes there in one write, or stays; "
+        "its process begins with empty memory, and its server's host is cut off until that runs.",
+        {202: answers.LEASE},
+        _NO_LEASE | {409: "the lease is not attached, or moves already"},
+        body=schemas.MOVE,
+    ),
+    Route(
+        "POST",
         "/v1/leases/{lease}/requeue",
         "leases.requeue",
         "Release a lease that is LOST, for its GPU's host is silent, and ask for the same of any other host; the "

@@ -244,6 +244,20 @@ ATTACH: Final[Mapping[str, Any]] = {
     },
 }
 
+MOVE: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "required": ["move"],
+    "additionalProperties": False,
+    "properties": {
+        "move": {
+            "type": "object",
+            "required": ["pool"],
+            "additionalProperties": False,
+            "properties": {"pool": LEASE["properties"]["lease"]["properties"]["pool"]},
+        }
+    },
+}
+
 _EPOCH: Final = {
     "type": "integer",
     "minimum": 1,
@@ -437,6 +451,7 @@ _CHECK: Final = jsonschema.Draft202012Validator(CREATE)
 _CHECK_LEASE: Final = jsonschema.Draft202012Validator(LEASE)
 _CHECK_ATTACH: Final = jsonschema.Draft202012Validator(ATTACH)
 _CHECK_REPORT: Final = jsonschema.Draft202012Validator(HOST_REPORT)
+_CHECK_MOVE: Final = jsonschema.Draft202012Validator(MOVE)
 _CHECK_SCALING: Final = jsonschema.Draft202012Validator(SCALING)
 
 
@@ -477,6 +492,13 @@ def check_attach(body: Any) -> str:
     """Return the server that a lease is to be for. Errors as of :func:`check_create`."""
     _check(_CHECK_ATTACH, body)
     found: str = body["attach"]["server_id"]
+    return found
+
+
+def check_move(body: Any) -> str:
+    """Return the host to whose GPU a lease is to go, '' for any. Errors as of :func:`check_create`."""
+    _check(_CHECK_MOVE, body)
+    found: str = body["move"]["pool"]
     return found
 
 

@@ -116,9 +116,10 @@ def host_leases(found: Sequence[StoredLease], host: str) -> dict[str, Any]:
     served, ends, attached = list[Any](), list[Any](), list[Any]()
     for each in found:
         lease = each.lease
-        if lease.epoch_at(host) is not None:
+        ending = lease.state in (LeaseState.RELEASING, LeaseState.MOVING)
+        if lease.epoch_at(host) is not None and not ending:
             served.append(_served(each))
-        elif lease.gpu_host == host and lease.state is LeaseState.RELEASING and not lease.fenced:
+        elif lease.gpu_host == host and ending and not lease.fenced:
             ends.append({"id": each.uuid, "epoch": lease.epoch})
         epoch = lease.may_connect(host)
         if epoch is not None:

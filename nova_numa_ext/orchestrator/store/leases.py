@@ -10,7 +10,7 @@ lease that lives is of none, whenever a process dies.
 
 import uuid as uuids
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
@@ -64,6 +64,24 @@ class LeaseSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseTransfer:
+    """Where a lease is to go.
+
+    :param asked: the host that it was asked to go to; '': any
+    :param second: the consumer that keeps in Placement what the lease leaves; '' while nothing is chosen
+    :param host: that lends the chosen GPU
+    :param gpu: its provider
+    :param amounts: that the lease holds there
+    """
+
+    asked: str = ""
+    second: str = ""
+    host: str = ""
+    gpu: str = ""
+    amounts: Amounts = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class StoredLease:
     """A lease as it was read.
 
@@ -76,6 +94,7 @@ class StoredLease:
     :param claimed: Placement has granted the claim, and it is not released
     :param reasons: of its state
     :param address: where its server process listens, as its GPU's host has reported; '' before
+    :param move: where it is to go, or goes; None: nowhere
     """
 
     number: int
@@ -93,6 +112,7 @@ class StoredLease:
     ended_at: float | None
     reasons: tuple[Reason, ...]
     address: str = ""
+    move: LeaseTransfer | None = None
 
     @property
     def uuid(self) -> str:
@@ -202,7 +222,7 @@ class Leases:
         :raises LostRaceError: it has changed since it was read
         """
         gone = lease.state.final
-        more = {"gpu": gpu, "amounts": amounts, "claimed": claimed}
+        more = {"gpu": gpu, "amounts": amounts, "claimed": claimed, "move": None}
         reasons = (Reason(LeaseTerm.ENDED_SINCE if gone else LeaseTerm.ADOPTED, ""),)
         ended = {"ended_at": Now()} if gone else {}
         return self._write(stored, lease, actor, reasons, **more, **ended)
@@ -338,13 +358,57 @@ class Leases:
         reasons = (Reason(LeaseTerm.HELD, ""),)
         return self._write(stored, stored.lease, actor, reasons, claimed=True)
 
+    def ask_move(self, stored: StoredLease, host: str, actor: Actor) -> StoredLease:
+        """Ask for another GPU for a lease; asked for already is asked for.
+
+        :param host: that lends it; '': any
+        :raises ConflictError: no server uses it now, it moves already, or may be of one other host only
+        :raises LostRaceError: it has changed since it was read
+        """
+        if stored.move is not None and stored.move.asked == host:
+            return stored
+        if stored.state is not LeaseState.ATTACHED or stored.move is not None:
+            what = "moves" if stored.move is not None else f"is {stored.state}"
+            raise ConflictError(
+                f"Lease {stored.uuid} {what}; only one that is attached can be moved."
+            )
+        if stored.asked.pool and host not in ("", stored.asked.pool):
+            raise ConflictError(
+                f"Lease {stored.uuid} was asked for of one host: it can go to another GPU of that only."
+            )
+        return self.plan_move(stored, LeaseTransfer(host), actor, (Reason(LeaseTerm.MOVE_ASKED, ""),))
+
+    def plan_move(
+        self,
+        stored: StoredLease,
+        move: LeaseTransfer | None,
+        actor: Actor,
+        reasons: Sequence[Reason] = (),
+    ) -> StoredLease:
+        """Say where a lease is to go, None for nowhere.
+
+        :param reasons: of its state from now on; (): they stay
+        :raises LostRaceError: it has changed since it was read
+        """
+        kept = None if move is None else asdict(move)
+        return self._write(stored, stored.lease, actor, reasons or stored.reasons, move=kept)
+
     def change(
-        self, stored: StoredLease, step: Step, actor: Actor, reasons: Sequence[Reason] = ()
+        self,
+        stored: StoredLease,
+        step: Step,
+        actor: Actor,
+        reasons: Sequence[Reason] = (),
+        *,
+        moved: bool = False,
+        arrived: bool = False,
     ) -> StoredLease:
         """Let a lease take a step of its life; of one that has ended, Placement holds nothing.
 
         :param step: a function of :mod:`nova_numa_ext.policy.remote_gpu.leases`
         :param reasons: of its state from now on; (): they stay
+        :param moved: it holds from now on what its move says
+        :param arrived: its move is over
         :raises LeaseError: its state does not lead there
         :raises UnfencedError: the GPU's host may still serve a client of it
         :raises LostRaceError: it has changed since it was read
@@ -352,8 +416,14 @@ class Leases:
         lease = step(stored.lease)
         if lease == stored.lease:
             return stored
-        ended = {"claimed": False, "ended_at": Now()} if lease.state.final else {}
-        return self._write(stored, lease, actor, reasons or stored.reasons, **ended)
+        more: dict[str, Any] = (
+            {"claimed": False, "ended_at": Now(), "move": None} if lease.state.final else {}
+        )
+        if moved and stored.move is not None:
+            more = {"gpu": stored.move.gpu, "amounts": dict(stored.move.amounts)}
+        if arrived:
+            more = {"move": None, "address": ""}
+        return self._write(stored, lease, actor, reasons or stored.reasons, **more)
 
     def acknowledge(
         self, stored: StoredLease, host: str, epoch: int, address: str, actor: Actor
@@ -608,6 +678,7 @@ def _understood(row: Row[Any]) -> StoredLease:
         ended_at=row.ended_at,
         reasons=tuple(Reason(**each) for each in row.reasons),
         address=row.address,
+        move=None if row.move is None else LeaseTransfer(**row.move),
     )
 
 

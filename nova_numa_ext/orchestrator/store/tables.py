@@ -149,6 +149,7 @@ lease: Final = Table(
     Column("gpu", _UUID, nullable=False),
     Column("amounts", JSON, nullable=False),
     Column("claimed", Boolean, nullable=False),
+    Column("move", JSON(none_as_null=True)),
     Column("created_at", Double, nullable=False),
     Column("changed_at", Double, nullable=False),
     Column("ended_at", Double),

@@ -30,6 +30,10 @@ class LeaseTerm(StrEnum):
     SERVER_GONE = "server_gone"
     PROCESS_GONE = "process_gone"
     HOST_OFF = "host_off"
+    MOVE_ASKED = "move_asked"
+    NO_MOVE = "no_move"
+    MOVING = "moving"
+    MOVED = "moved"
     REPLACED = "replaced"
     IN_PLACE_OF = "in_place_of"
     ADOPTED = "adopted"
@@ -51,6 +55,10 @@ LEASE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         LeaseTerm.SERVER_GONE: "its server is on no host any more",
         LeaseTerm.PROCESS_GONE: "what served it has ended, and all that was in the GPU with it: it is started again",
         LeaseTerm.HOST_OFF: "the host of its GPU is off, as an operator has said",
+        LeaseTerm.MOVE_ASKED: "an operator has asked for another GPU",
+        LeaseTerm.NO_MOVE: "it does not move: no other GPU in reach had room, or its server did not use it",
+        LeaseTerm.MOVING: "the host of its GPU ends it, to start it on another GPU",
+        LeaseTerm.MOVED: "it starts on another GPU, with empty memory",
         LeaseTerm.REPLACED: "lease {value} was asked for in its place",
         LeaseTerm.IN_PLACE_OF: "asked for in place of lease {value}, whose GPU's host is silent",
         LeaseTerm.ADOPTED: "an older state of the service was restored: its server connects again",

@@ -5,7 +5,7 @@ import contextlib
 import random
 import uuid
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from sqlalchemy import select, update
@@ -20,7 +20,9 @@ from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits import pool_reader
+from placement_traits.claim_store import NoRoomError
 from placement_traits.client import PlacementError
+from placement_traits.names import ServiceLevel
 from placement_traits.pool_reporter import PoolReporter
 from placement_traits.reason import Reason
 from tests.support.at_once import at_once
@@ -509,6 +511,149 @@ def test_only_administrators_say_that_a_host_is_off(service, roles):
     silent(service)
     assert off(service, roles=roles).status_code == 403
     assert service.state(lease) is LeaseState.ATTACHED
+
+
+@pytest.fixture
+def moving(service, placement):
+    """A lease that a server on c1 uses on g1, and g2, which lends another GPU."""
+    PoolReporter(placement.client).sync(pool("g2"))
+    service.report("g2")
+    return service.attached()
+
+
+def move(service, lease, roles="admin", pool=""):
+    who = MEMBER | {"X-Roles": roles}
+    return service.client.post(
+        f"/v1/leases/{lease.uuid}/move", json={"move": {"pool": pool}}, headers=who
+    )
+
+
+def gpus_held(service, consumer):
+    """Providers of GPUs that a consumer holds something of."""
+    held = service.claims.read(consumer)
+    gpus = {gpu.uuid for lent in service.lent() for gpu in lent.gpus}
+    return set() if held is None else gpus & held.amounts.keys()
+
+
+def test_a_lease_moves_to_another_gpu_and_holds_both_until_its_source_has_ended_it(service, moving):
+    source = moving_now = service.leases.read(moving.uuid)
+    assert move(service, moving, pool="g2").status_code == 202
+    service.round()
+    service.round()
+    moving_now = service.leases.read(moving.uuid)
+    second = moving_now.move.second
+    assert (moving_now.state, moving_now.lease.gpu_host) == (LeaseState.MOVING, "g1")
+    assert gpus_held(service, moving.uuid) == {moving_now.gpu} != {source.gpu}
+    assert gpus_held(service, second) == {source.gpu}
+    assert service.attaches("c1") == [], "its client is cut"
+    for _ in range(2):
+        service.round()
+    assert service.state(moving) is LeaseState.MOVING, "the source has not acknowledged"
+    service.obey("g1")
+    service.round()
+    now = service.leases.read(moving.uuid)
+    assert (now.state, now.lease.gpu_host, now.move) == (LeaseState.STARTING, "g2", None)
+    assert service.claims.read(second) is None
+    service.obey("g2")
+    service.round()
+    assert service.attaches("c1") == [(moving.uuid, now.lease.epoch)]
+    assert service.ask("g1").json["serves"] == []
+
+
+def test_a_move_that_is_refused_leaves_lease_and_placement_as_they_are(service, moving, placement):
+    before = service.claims.read(moving.uuid).amounts
+    whole = replace(ASKED, memory_mb=8000, level=ServiceLevel.GOLD, pool="g2")
+    service.leases.create("project-1", "user-1", whole)
+    service.round()
+    move(service, moving)
+    service.round()
+    now = service.leases.read(moving.uuid)
+    assert (now.state, now.move, str(now.reasons[0])) == (LeaseState.ATTACHED, None, "no_move=")
+    assert service.claims.read(moving.uuid).amounts == before
+    assert service.attaches("c1") != []
+
+
+def test_a_move_that_placement_refuses_is_none(service, moving, monkeypatch):
+    before = service.claims.read(moving.uuid).amounts
+    move(service, moving)
+    service.round()
+
+    def full(*_claims, **_more):
+        raise NoRoomError("taken meanwhile")
+
+    monkeypatch.setattr(service.claims, "write", full)
+    service.round()
+    monkeypatch.undo()
+    now = service.leases.read(moving.uuid)
+    assert (now.state, now.move) == (LeaseState.ATTACHED, None)
+    assert service.claims.read(moving.uuid).amounts == before
+
+
+@pytest.mark.parametrize("left", range(9))
+def test_a_move_is_whole_wherever_the_engine_dies(service, moving, left, monkeypatch):
+    """It dies at any write to database or Placement, and the server may stop right then."""
+    move(service, moving)
+    writes = [left]
+
+    def mortal(real):
+        def call(*given, **more):
+            writes[0] -= 1
+            if writes[0] < 0:
+                raise NotLeaderError("killed")
+            return real(*given, **more)
+
+        return call
+
+    for name in ("plan_move", "change"):
+        monkeypatch.setattr(service.leases, name, mortal(getattr(service.leases, name)))
+    monkeypatch.setattr(service.claims, "write", mortal(service.claims.write))
+    for _ in range(4):
+        with contextlib.suppress(NotLeaderError):
+            service.round()
+        service.obey("g1")
+    monkeypatch.undo()
+    if left % 2:
+        service.report("c1")
+    service.start()
+    for _ in range(6):
+        service.round()
+        for host in ("g1", "g2"):
+            service.obey(host)
+    now = service.leases.read(moving.uuid)
+    assert now.move is None
+    assert service.claims.read(moving.uuid).amounts == now.amounts
+    lent = {gpu.uuid: gpu for each in service.lent() for gpu in each.gpus}
+    assert {uuid for uuid, gpu in lent.items() if gpu.memory_mb.used} == {now.gpu}
+    assert (
+        now.lease.gpu_host
+        == {gpu.uuid: each.host for each in service.lent() for gpu in each.gpus}[now.gpu]
+    )
+
+
+def test_a_lease_that_moves_can_be_released(service, moving):
+    move(service, moving)
+    service.round()
+    service.round()
+    service.leases.change(service.leases.read(moving.uuid), life.release, ENGINE)
+    service.obey("g1")
+    service.round()
+    assert service.state(moving) is LeaseState.GONE
+    assert not any(gpu.memory_mb.used for each in service.lent() for gpu in each.gpus)
+
+
+def test_only_administrators_move_leases_and_only_those_in_use(service, moving):
+    for roles in ("reader", "member,reader", "service"):
+        assert move(service, moving, roles).status_code == 403
+    waiting = service.leases.create("project-1", "user-1", replace(ASKED, pool="g1"))
+    assert "only one that is attached can be moved" in move(service, waiting).text
+    assert [move(service, moving).status_code for _ in range(2)] == [202, 202]
+    assert "moves; only one" in move(service, moving, pool="g2").text
+    named = service.leases.read(moving.uuid)
+    service.leases.plan_move(named, None, ENGINE)
+    with service.database.transaction() as connection:
+        mine = update(tables.lease).where(tables.lease.c.uuid == moving.uuid)
+        connection.execute(mine.values(asked=asdict(replace(ASKED, pool="g1"))))
+    assert "to another GPU of that only" in move(service, moving, pool="g2").text
 
 
 OTHER = str(uuid.uuid4())

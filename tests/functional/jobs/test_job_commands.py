@@ -10,6 +10,7 @@ import time
 import uuid
 from argparse import ArgumentTypeError
 from configparser import ConfigParser
+from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
 
@@ -570,6 +571,7 @@ COMMANDS = {
     "numa_lease_release": ["LEASE"],
     "numa_lease_requeue": ["LOST"],
     "numa_lease_host_off": ["HOST"],
+    "numa_lease_move": ["USED"],
 }
 
 
@@ -597,6 +599,17 @@ def lost_lease(jobs):
     return found.uuid
 
 
+def used_lease(jobs):
+    """A lease of project-1 that a server uses."""
+    leases = Leases(jobs._database)
+    asked = LeaseSpec(1000, ServiceLevel.SILVER, RemoteGpuApi.OPENCL)
+    found = leases.create("project-1", "user-1", asked)
+    served = partial(life.acknowledge, host="", epoch=1)
+    for step in (life.start, served, partial(life.attach, client_host="c1")):
+        found = leases.change(found, step, Actor("engine"))
+    return found.uuid
+
+
 def silent_host(jobs):
     """A host that has not reported for long, with a lease of project-1."""
     leases, engine = Leases(jobs._database), Actor("engine")
@@ -618,7 +631,7 @@ def test_each_command_is_written_in_each_form(shell, client, jobs, name):
     job_there = jobs.create(new_job("there"))
     asked = json.loads(shell(lease.CreateLease, *LEASE_WORDS, "-f", "json", adapter=admin)[1])
     given = {"JOB": job_there.uuid, "LEASE": asked["id"], "LOST": lost_lease(jobs)}
-    given["HOST"] = silent_host(jobs)
+    given |= {"HOST": silent_host(jobs), "USED": used_lease(jobs)}
     words = [given.get(word, word) for word in COMMANDS[name]]
     forms = {"table", "json", "yaml", "value"} | (
         {"csv"} if issubclass(of_name, Lister) else {"shell"}

@@ -13,7 +13,7 @@ from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
-from nova_numa_ext.orchestrator.store.leases import LIVING, LeaseChoice, Leases, LeaseSpec
+from nova_numa_ext.orchestrator.store.leases import LIVING, LeaseChoice, LeaseTransfer, Leases, LeaseSpec
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.choosing import Unmet, choose
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
@@ -218,14 +218,20 @@ def test_a_claim_stays_until_the_host_serves_the_lease_no_more(rounds):
     assert (rounds.now(running).state, rounds.held()) == (LeaseState.GONE, {})
 
 
-def test_the_claim_of_a_move_stays(rounds):
-    """No row knows the second consumer: it would be taken for one of no lease while a lease moves."""
-    gpu = rounds.now(rounds.running()).gpu
-    amounts = {gpu: {REMOTE_GPU_MEMORY_MB: 5}}
+def test_the_claim_of_a_move_is_of_its_lease(rounds):
+    """The second consumer is no orphan while a row names it, or a row cannot be read."""
+    running, unread = rounds.running(), rounds.ask(1000)
+    amounts = {running.gpu: {REMOTE_GPU_MEMORY_MB: 5}}
     second = Claim(str(uuid.uuid4()), MOVE_CONSUMER, "project-1", "user-1", amounts)
     rounds.claims.write(second)
+    found = rounds.leases.plan_move(rounds.now(running), LeaseTransfer(second=second.consumer), USER)
     assert [rounds.look() for _ in range(3)] == [0, 0, 0]
-    assert second.consumer in rounds.held()
+    rounds.spoil(unread, asked={"level": "tin"})
+    rounds.leases.plan_move(found, None, USER)
+    assert [rounds.look() for _ in range(3)] == [0, 0, 0]
+    rounds.spoil(unread, state=LeaseState.GONE)
+    assert [rounds.look() for _ in range(3)] == [0, 1, 0]
+    assert second.consumer not in rounds.held()
 
 
 def test_a_claim_of_no_lease_is_released_in_the_second_look(rounds):

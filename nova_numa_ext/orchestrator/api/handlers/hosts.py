@@ -43,14 +43,17 @@ class HostHandlers:
         self._stores.lease_hosts.report(host, report["servers"], kept, report.get("requests", ()))
         for lease in self._leases_of(host):
             served, actor = lease.lease.epoch_at(host) is not None, Actor(asking.user)
+            ending = lease.state in (LeaseState.RELEASING, LeaseState.MOVING)
             try:
-                if served and lease.uuid in serves:
+                if ending and lease.uuid in ended:
+                    self._stores.leases.acknowledge(lease, host, ended[lease.uuid], "", actor)
+                elif ending:
+                    continue
+                elif served and lease.uuid in serves:
                     epoch, address = serves[lease.uuid]["epoch"], serves[lease.uuid]["address"]
                     self._stores.leases.acknowledge(lease, host, epoch, address, actor)
                 elif served and lease.uuid in ended:
                     self._stores.leases.fail(lease, host, ended[lease.uuid], actor)
-                elif lease.uuid in ended and lease.state is LeaseState.RELEASING:
-                    self._stores.leases.acknowledge(lease, host, ended[lease.uuid], "", actor)
             except LostRaceError as error:
                 _LOG.info("lease %s: %s", lease.uuid, error)  # it is reported again
         return views.host_leases(self._leases_of(host), host)

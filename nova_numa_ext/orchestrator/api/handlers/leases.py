@@ -11,7 +11,7 @@ from nova_numa_ext.orchestrator.api.handlers.limits import ProjectLimits
 from nova_numa_ext.orchestrator.api.refusals import RefusedRequestError
 from nova_numa_ext.orchestrator.api.rights import Rights
 from nova_numa_ext.orchestrator.api.routes import MOST_ROWS, ROWS
-from nova_numa_ext.orchestrator.api.schemas import check_attach, check_lease
+from nova_numa_ext.orchestrator.api.schemas import check_attach, check_lease, check_move
 from nova_numa_ext.orchestrator.cloud.user import CloudOf
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
@@ -95,6 +95,20 @@ class LeaseHandlers:
             reasons = (Reason(LeaseTerm.RELEASED, asking.user),)
             try:
                 lease = self._stores.leases.change(lease, life.release, Actor(asking.user), reasons)
+            except LostRaceError:
+                continue
+            return self._shown(lease), 202
+        raise RefusedRequestError(409, f"Lease {uuid} changes all the time: try again.")
+
+    def move(self, uuid: str) -> Any:
+        asking = request.asking()
+        host = ""
+        for attempt in range(request.TRIES):
+            lease = self._lease(uuid, policies.LEASE_MOVE)
+            if not attempt:
+                host = check_move(bodies.parsed(flask.request.get_data()))
+            try:
+                lease = self._stores.leases.ask_move(lease, host, Actor(asking.user))
             except LostRaceError:
                 continue
             return self._shown(lease), 202

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves of leases to other GPUs, step by step; what is to be done is in the row before it is done.
+
+::
+
+    ATTACHED, asked to move     a GPU is chosen and stored, with the second consumer; where none has room, it stays
+    ATTACHED, chosen            one write in Placement: the lease holds the destination, the second consumer what it
+                                left. Refused: the lease stays. Granted: MOVING, and no client may connect
+    MOVING                      its GPU's host ends its process, and acknowledges that
+    MOVING, acknowledged        the second consumer is released; STARTING at the destination
+    another state, chosen       the server stopped or moved meanwhile: one write takes everything back
+
+The process starts empty at the destination: no transport here can be dumped. A lease whose source is silent stays
+MOVING, as one that is lost, until that reports or an operator says that it is off.
+"""
+
+import logging
+import uuid as uuids
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from nova_numa_ext.orchestrator.store.actor import Actor
+from nova_numa_ext.orchestrator.store.leases import LeaseTransfer, Leases, StoredLease
+from nova_numa_ext.policy.remote_gpu import lease_claims, leases
+from nova_numa_ext.policy.remote_gpu.choosing import choose
+from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
+from nova_numa_ext.policy.remote_gpu.leases import LeaseState
+from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
+from placement_traits.claim_store import ClaimStore, NoRoomError
+from placement_traits.claims import emptied
+from placement_traits.pools import Pool
+from placement_traits.reason import Reason
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class LeaseMoves:
+    """Takes their steps; for one thread at a time.
+
+    :param stored: the leases
+    :param claims: what they hold
+    :param reached: which pools the server of a lease reaches, of some
+    """
+
+    def __init__(
+        self,
+        stored: Leases,
+        claims: ClaimStore,
+        reached: Callable[[StoredLease, Sequence[Pool]], Sequence[Pool]],
+    ) -> None:
+        self._leases, self._claims, self._reached = stored, claims, reached
+
+    def step(
+        self,
+        stored: StoredLease,
+        lent: Callable[[], Sequence[Pool]],
+        actor: Actor,
+        may: Callable[[], None],
+    ) -> StoredLease:
+        """Let a lease that is to move, or moves, take its next step, if it has one.
+
+        :param lent: returns the pools that may take it
+        :param may: called right before each write to Placement
+        :raises LostRaceError: it has changed since it was read
+        """
+        move = stored.move
+        if move is None:
+            return stored
+        if stored.state is LeaseState.MOVING:
+            return self._arrived(stored, move, actor, may)
+        if stored.state is not LeaseState.ATTACHED:
+            return self._taken_back(stored, move, actor, may)
+        if not move.second:
+            return self._chosen(stored, move, lent(), actor)
+        return self._left(stored, move, actor, may)
+
+    def release(self, stored: StoredLease, may: Callable[[], None]) -> None:
+        """Release what the second consumer of a lease holds, if it has one."""
+        if stored.move is not None and stored.move.second:
+            kept = self._claims.read(stored.move.second)
+            if kept is not None:
+                self._claims.write(emptied(kept), may=may)
+
+    def _chosen(
+        self, stored: StoredLease, move: LeaseTransfer, lent: Sequence[Pool], actor: Actor
+    ) -> StoredLease:
+        asked = stored.asked
+        part = GpuSlice(asked.memory_mb, asked.level)
+        found = choose(
+            self._reached(stored, lent),
+            part,
+            asked.api,
+            asked.network_mbps,
+            move.asked or asked.pool,
+            kept={stored.gpu},
+            migratable=asked.migratable,
+        )
+        if found is None:
+            return self._stays(stored, actor)
+        amounts = lease_claims.amounts(part, found.route, asked.network_mbps)
+        there = replace(
+            move,
+            second=str(uuids.uuid4()),
+            host=found.host,
+            gpu=found.route.gpu,
+            amounts=amounts,
+        )
+        return self._leases.plan_move(stored, there, actor)
+
+    def _left(
+        self, stored: StoredLease, move: LeaseTransfer, actor: Actor, may: Callable[[], None]
+    ) -> StoredLease:
+        held = self._claims.read(stored.uuid)
+        if held is None:
+            return stored  # it is claimed again first
+        if held.amounts != move.amounts:
+            try:
+                self._claims.write(*lease_claims.moved(held, move.amounts, move.second), may=may)
+            except NoRoomError as error:
+                _LOG.info("lease %s does not move: %s", stored.uuid, error)
+                return self._stays(stored, actor)
+        return self._leases.change(
+            stored, leases.move, actor, (Reason(LeaseTerm.MOVING, ""),), moved=True
+        )
+
+    def _arrived(
+        self, stored: StoredLease, move: LeaseTransfer, actor: Actor, may: Callable[[], None]
+    ) -> StoredLease:
+        if not stored.lease.fenced:
+            return stored
+        self.release(stored, may)
+        step = partial(leases.arrive, gpu_host=move.host)
+        return self._leases.change(
+            stored, step, actor, (Reason(LeaseTerm.MOVED, ""),), arrived=True
+        )
+
+    def _taken_back(
+        self, stored: StoredLease, move: LeaseTransfer, actor: Actor, may: Callable[[], None]
+    ) -> StoredLease:
+        """Undo what Placement may have granted: it is not MOVING, so its source never ended it."""
+        held = self._claims.read(stored.uuid)
+        kept = self._claims.read(move.second) if move.second else None
+        if held is not None and kept is not None:
+            back = lease_claims.moved_back(held, kept, stored.amounts)
+            self._claims.write(*back, may=may)
+        return self._stays(stored, actor)
+
+    def _stays(self, stored: StoredLease, actor: Actor) -> StoredLease:
+        return self._leases.plan_move(stored, None, actor, (Reason(LeaseTerm.NO_MOVE, ""),))
