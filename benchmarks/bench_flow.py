@@ -2,7 +2,8 @@
 """Rounds of DRMaestro: how long one takes on a large fleet, and whether the solvers find the optimum
 
 A round is all of it: the books over the hosts, both flow networks, the solver, the counting of each resource. What is
-given are the shapes of the hosts and of the jobs; reading Placement and claiming is not in it (``make bench-jobs``).
+given are the shapes of the hosts and of the jobs; reading Placement and claiming is not in it. Beside it stands what
+a claim of a lease takes, over MariaDB.
 Every round starts from nothing. OR-tools is the solver where it is installed (extra ``flow``), HiGHS of SciPy stands
 beside it.
 """
@@ -13,6 +14,7 @@ from collections.abc import Callable
 
 from benchmarks import report
 from benchmarks.flow_networks import least_cost, random_network
+from benchmarks.lease_claims import claims_s
 from nova_numa_ext.flow.solvers import installed_solver, with_highs, with_ortools
 from nova_numa_ext.policy.remote_gpu.completion import Goal
 from nova_numa_ext.policy.remote_gpu.fleet import FleetHost, GpuWork
@@ -119,6 +121,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=HOSTS)
     parser.add_argument("--networks", type=int, default=200, help="small networks for networkx")
     parser.add_argument("--runs", type=int, default=3, help="rounds of which the median counts")
+    parser.add_argument("--leases", type=int, default=200, help="claims, where there is a MariaDB")
     args = parser.parse_args()
     solvers: dict[str, Solver] = {"highs": with_highs}
     if installed_solver() is with_ortools:
@@ -142,11 +145,17 @@ def main() -> None:
     gaps = {name: gap(solve, args.networks) for name, solve in solvers.items()}
     figures |= {f"optimum_gap_{name}": found for name, found in gaps.items()}
     figures["optimum_gap_max"] = max(gaps.values())
+    took_s = sorted(claims_s(args.leases))
+    if took_s:
+        share = {"p50": 0.5, "p95": 0.95}
+        at = {name: min(int(part * len(took_s)), len(took_s) - 1) for name, part in share.items()}
+        figures |= {f"claim_ms_{name}": 1000 * took_s[each] for name, each in at.items()}
     source = {
+        "leases": len(took_s),
         "hosts": args.hosts,
         "networks": args.networks,
         "solver": first,
-        "clock": "CPU time of one process, median",
+        "clock": "CPU time of one process, median; claims: time, from the choice to the row that says it is held",
         "anchor": "Firmament (OSDI 2016) places on 12,500 machines in less than a second",
     }
     report.finish("flow", "measured", figures, source, args.json)
