@@ -16,13 +16,13 @@ MOVING, as one that is lost, until that reports or an operator says that it is o
 
 import logging
 import uuid as uuids
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from nova_numa_ext.orchestrator.store.actor import Actor
-from nova_numa_ext.orchestrator.store.leases import LeaseTransfer, Leases, StoredLease
+from nova_numa_ext.orchestrator.store.leases import Leases, LeaseTransfer, StoredLease
 from nova_numa_ext.policy.remote_gpu import lease_claims, leases
 from nova_numa_ext.policy.remote_gpu.choosing import choose
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
@@ -41,14 +41,14 @@ class LeaseMoves:
 
     :param stored: the leases
     :param claims: what they hold
-    :param reached: which pools the server of a lease reaches, of some
+    :param reached: lease and pools -> those that its server reaches, and GPUs that it uses
     """
 
     def __init__(
         self,
         stored: Leases,
         claims: ClaimStore,
-        reached: Callable[[StoredLease, Sequence[Pool]], Sequence[Pool]],
+        reached: Callable[[StoredLease, Sequence[Pool]], tuple[Sequence[Pool], Collection[str]]],
     ) -> None:
         self._leases, self._claims, self._reached = stored, claims, reached
 
@@ -88,26 +88,27 @@ class LeaseMoves:
     ) -> StoredLease:
         asked = stored.asked
         part = GpuSlice(asked.memory_mb, asked.level)
+        there, used = self._reached(stored, lent)
         found = choose(
-            self._reached(stored, lent),
+            there,
             part,
             asked.api,
             asked.network_mbps,
             move.asked or asked.pool,
-            kept={stored.gpu},
+            kept=used,
             migratable=asked.migratable,
         )
         if found is None:
             return self._stays(stored, actor)
         amounts = lease_claims.amounts(part, found.route, asked.network_mbps)
-        there = replace(
+        chosen = replace(
             move,
             second=str(uuids.uuid4()),
             host=found.host,
             gpu=found.route.gpu,
             amounts=amounts,
         )
-        return self._leases.plan_move(stored, there, actor)
+        return self._leases.plan_move(stored, chosen, actor)
 
     def _left(
         self, stored: StoredLease, move: LeaseTransfer, actor: Actor, may: Callable[[], None]

@@ -7,7 +7,7 @@
                                 (:mod:`nova_numa_ext.policy.remote_gpu.lease_plan`) and stored; where none has room, a
                                 lease waits, or ends
     RESERVED, not claimed       what is stored is claimed, however far a process came that died; then it is *held*;
-                                where there is no room for it any more, another GPU is chosen in the next round
+                                where there is no room for it any more, another GPU is chosen
     held                        what hosts report leads on: :mod:`.lease_steps`
     RELEASING                   when its GPU's host serves it no more: the claim is released, then it is GONE
 
@@ -15,18 +15,19 @@ A lease that cannot take its step, or whose row cannot be read, is reported and 
 once a round, when the first lease needs them; what the round itself claims and releases is counted on that reading.
 
 Leases wait in the order of the queue of jobs: by priority, which grows with the time that they have waited, then by the
-time at which they were asked for. Leases of one gang are chosen in one transaction and claimed in one request.
+time at which they were asked for. Leases of one gang, as those that the flavor of a server asks for, are of different
+GPUs, chosen in one transaction and claimed in one request.
 
 Beside it, each claim of a lease on a pool is compared with the rows. One of which no lease that lives knows in two
 looks is released, under the generation that was read: an answer came late. A held lease whose claim is gone, by an
 operator's hand, is claimed again where there still is room. A lease whose server has no host in Placement in two looks,
 because it was deleted or shelved, is released, whatever its state; one that no server has used yet is given
-:data:`COMES_S` from its creation, as nova may still be placing the server. A claim that keeps
-what a lease has left by a move is of that lease: one that no row names is released, too.
+:data:`COMES_S` from its creation, as nova may still be placing the server. A claim that keeps what a lease
+has left by a move is of that lease: one that no row names is released, too.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -104,6 +105,7 @@ class LeaseRounds:
         self._silence = Silence()
         self._suspects: dict[str, Claim] = {}
         self._without_host: frozenset[str] = frozenset()
+        self._gpus: Mapping[str, frozenset[str]] = {}
 
     def round(self, actor: Actor, may: Callable[[], None], trouble: Unreadable) -> int:
         """Let each lease that has something to do take a step or two; return how many changed.
@@ -118,7 +120,9 @@ class LeaseRounds:
         changed = self._requests.round(hosts, self._silence, actor, trouble)
         lent = _Lent(self._answering)
         waiting = []
-        for each in self._leases.find(states=LIVING, unreadable=trouble):
+        living = self._leases.find(states=LIVING, unreadable=trouble)
+        self._gpus = _gpus(living)
+        for each in living:
             if each.state is LeaseState.RESERVED and not each.claimed:
                 waiting.append(each)
                 continue
@@ -139,10 +143,12 @@ class LeaseRounds:
         except NumaExtError as error:
             trouble(uuid, error)
 
-    def _reached(self, stored: StoredLease, lent: Sequence[Pool]) -> list[Pool]:
-        """Return the pools that the server of a lease reaches."""
+    def _reached(
+        self, stored: StoredLease, lent: Sequence[Pool]
+    ) -> tuple[list[Pool], frozenset[str]]:
+        """Return the pools that the server of a lease reaches, and the GPUs that it uses already."""
         gang = self._gang(stored.uuid, [stored])
-        return [each for each in lent if gang.reaches(each)]
+        return [each for each in lent if gang.reaches(each)], gang.taken | {stored.gpu}
 
     def _answering(self) -> Sequence[Pool]:
         """Read the pools of hosts that are not silent: on another one no lease would be served."""
@@ -254,7 +260,8 @@ class LeaseRounds:
     def _gang(self, uuid: str, members: Sequence[StoredLease]) -> LeaseGang:
         first = members[0]
         asked = first.asked
-        client = self._placed(first.server) if first.server else None
+        # By what hosts report alone: Placement is asked before a lease is attached, not for each that waits.
+        client = min(self._silence.running(first.server), default="") if first.server else ""
         return LeaseGang(
             uuid,
             len(members),
@@ -263,8 +270,9 @@ class LeaseRounds:
             asked.network_mbps,
             asked.pool,
             asked.migratable,
-            client or "",
+            client,
             self._rules.fabrics(client) if client else None,
+            self._gpus.get(asked.gang, frozenset()),
         )
 
     def _led_on(self, stored: StoredLease, actor: Actor) -> StoredLease:
@@ -301,7 +309,7 @@ class LeaseRounds:
         may: Callable[[], None],
         lent: "_Lent",
     ) -> list[StoredLease]:
-        """Claim what is stored, all in one write; where it is full, GPUs are chosen again in the next round."""
+        """Claim what is stored, all in one write; where it is full, GPUs are to be chosen again."""
         if not members[0].amounts:
             return members
         held = [self._claims.read(each.uuid) for each in members]
@@ -443,6 +451,16 @@ class _Queued:
 
     def waiting_s(self, now: float) -> float:
         return now - self.stored.created_at
+
+
+def _gpus(living: Iterable[StoredLease]) -> dict[str, frozenset[str]]:
+    """Return the GPUs of each gang, by the leases of it that have one or are about to."""
+    found: dict[str, frozenset[str]] = {}
+    for each in living:
+        gang = each.asked.gang
+        if gang and each.gpu:
+            found[gang] = found.get(gang, frozenset()) | {each.gpu}
+    return found
 
 
 def _claim(stored: StoredLease, held: Claim | None) -> Claim:

@@ -376,7 +376,9 @@ class Leases:
             raise ConflictError(
                 f"Lease {stored.uuid} was asked for of one host: it can go to another GPU of that only."
             )
-        return self.plan_move(stored, LeaseTransfer(host), actor, (Reason(LeaseTerm.MOVE_ASKED, ""),))
+        return self.plan_move(
+            stored, LeaseTransfer(host), actor, (Reason(LeaseTerm.MOVE_ASKED, ""),)
+        )
 
     def plan_move(
         self,

@@ -31,8 +31,11 @@ from placement_traits.names import RemoteGpuApi
 from placement_traits.pools import Pool, PoolGpu
 from placement_traits.reason import Reason
 
-MOST_SOLVES: Final = 16
+MOST_SOLVES: Final = 4
 """Times that one decision rearranges."""
+
+# No host is called so: stands for any host that lends nothing.
+_OF_NO_POOL: Final = ":"
 
 # More than any place costs: a gang that is rearranged must not prefer the queue.
 _ROUNDS_WAITED: Final = 10
@@ -51,6 +54,7 @@ class LeaseGang:
     :param migratable: of GPUs that can move
     :param client: host of its server; '' where none is known
     :param fabrics: that the client is in; None: not known, any pool is tried
+    :param taken: GPUs of its leases that have one already
     """
 
     uuid: str
@@ -62,11 +66,15 @@ class LeaseGang:
     migratable: bool = False
     client: str = ""
     fabrics: frozenset[str] | None = None
+    taken: frozenset[str] = frozenset()
 
-    @property
-    def kind(self) -> Hashable:
-        """What the answer about it depends on."""
-        return replace(self, uuid="")
+    def kind(self, lenders: Collection[str]) -> Hashable:
+        """Return what the answer about it depends on: its client's name only where that lends GPUs.
+
+        :param lenders: hosts that do
+        """
+        named = self.client in lenders or not self.client
+        return replace(self, uuid="", client=self.client if named else _OF_NO_POOL)
 
     def reaches(self, pool: Pool) -> bool:
         """Return whether its server can use the GPUs of a pool."""
@@ -114,6 +122,7 @@ class _Planning:
     :param given: the pools as they were
     :param left: with what is free beside the gangs that were placed
     :param kept: GPUs for which gangs wait
+    :param lenders: hosts that lend GPUs
     """
 
     given: tuple[Pool, ...]
@@ -121,25 +130,28 @@ class _Planning:
     placed: dict[str, tuple[LeaseGang, tuple[ChosenGpu, ...]]] = field(default_factory=dict)
     waits: dict[str, Reason] = field(default_factory=dict)
     left: tuple[Pool, ...] = field(init=False)
+    lenders: frozenset[str] = field(init=False)
     kept: frozenset[str] = frozenset()
     solves: int = MOST_SOLVES
     refused: dict[Hashable, Reason] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.left = self.given
+        self.lenders = frozenset(each.host for each in self.given)
 
     def consider(self, gang: LeaseGang) -> None:
         """Place the next gang, or let it wait."""
-        if gang.kind not in self.refused:
+        kind = gang.kind(self.lenders)
+        if kind not in self.refused:
             found = _places(self.left, gang, self.kept)
             if found is not None:
                 self._place(gang, found)
                 return
             if self._rearrange(gang):
                 return
-            self.refused[gang.kind] = self._why(gang)
+            self.refused[kind] = self._why(gang)
             self.kept |= _able(self.given, gang)
-        self.waits[gang.uuid] = self.refused[gang.kind]
+        self.waits[gang.uuid] = self.refused[kind]
 
     def _place(self, gang: LeaseGang, gpus: tuple[ChosenGpu, ...]) -> None:
         self.placed[gang.uuid] = gang, gpus
@@ -199,7 +211,7 @@ def _places_of(
     there: tuple[Pool, ...] = tuple(each for each in found if gang.reaches(each))
     chosen: list[ChosenGpu] = []
     for host in hosts:
-        taken = {*kept, *(gpu.route.gpu for gpu in chosen)}
+        taken = {*kept, *gang.taken, *(gpu.route.gpu for gpu in chosen)}
         gpu = _local(there, gang, taken) if host in ("", gang.client) else None
         gpu = gpu or _any(there, gang, taken, host)
         if gpu is None:
@@ -241,6 +253,7 @@ def _able(found: Iterable[Pool], gang: LeaseGang) -> frozenset[str]:
     gpus = able(
         there, gang.part, gang.api, gang.network_mbps, gang.pool, migratable=gang.migratable
     )
+    gpus -= gang.taken
     return gpus if len(gpus) >= gang.count else frozenset()
 
 

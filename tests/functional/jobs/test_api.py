@@ -431,11 +431,13 @@ ROUTES = {
     "all leases": ("GET", "/v1/leases?all_projects=true"),
     "a lease": ("GET", "/v1/leases/{lease}"),
     "attach": ("POST", "/v1/leases/{lease}/attach"),
+    "move": ("POST", "/v1/leases/{lease}/move"),
     "requeue": ("POST", "/v1/leases/{lease}/requeue"),
     "give back": ("POST", "/v1/leases/{lease}/release"),
     "no lease": ("GET", "/v1/leases/none"),
     "of a host": ("GET", "/v1/hosts/g1/leases"),
     "report": ("POST", "/v1/hosts/g1/leases"),
+    "host off": ("POST", "/v1/hosts/g1/off"),
     "not there": ("GET", "/v1/jobs/none"),
     "scaling": ("PUT", "/v1/scaling/{group}"),
     "groups": ("GET", "/v1/scaling"),
@@ -468,11 +470,13 @@ TABLE = """
                all leases  403    403    200   200     403   403            403     403    401
                a lease     200    200    200   200     404   404            403     403    401
                attach      403    202    202   403     404   403            403     403    401
+               move        403    403    409   403     403   403            403     403    401
                requeue     403    409    409   403     404   403            403     403    401
                give back   403    202    202   403     404   403            403     403    401
                no lease    404    404    404   404     404   404            403     403    401
                of a host   403    403    200   200     403   403            403     403    401
                report      403    403    403   403     403   403            403     403    401
+               host off    403    403    404   403     403   403            403     403    401
                not there   404    404    404   404     404   404            403     403    401
                scaling     403    403    200   403     403   403            403     403    401
                groups      200    200    200   200     200   200            403     403    401
@@ -506,6 +510,7 @@ def test_who_may_do_what(client, jobs, route, expected):
             "/v1/jobs": body,
             "/v1/leases": LEASE_BODY,
             "/v1/leases/{lease}/attach": {"attach": {"server_id": job.uuid}},
+            "/v1/leases/{lease}/move": {"move": {"pool": ""}},
         }
         bodies = posted if method == "POST" else {}
         ScalingGroups(jobs._database).set(

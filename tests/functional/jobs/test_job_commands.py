@@ -615,7 +615,9 @@ def silent_host(jobs):
     leases, engine = Leases(jobs._database), Actor("engine")
     asked = LeaseSpec(1000, ServiceLevel.SILVER, RemoteGpuApi.OPENCL)
     new = leases.create("project-1", "user-1", asked)
-    (chosen,) = leases.choose([new], [LeaseChoice("g9", "gpu-1", {"gpu-1": {"CUSTOM_X": 1}})], engine)
+    (chosen,) = leases.choose(
+        [new], [LeaseChoice("g9", "gpu-1", {"gpu-1": {"CUSTOM_X": 1}})], engine
+    )
     leases.change(leases.hold(chosen, engine), life.start, engine)
     LeaseHosts(jobs._database).report("g9", ())
     with jobs._database.transaction() as connection:

@@ -42,7 +42,9 @@ def served(lease):
 
 def held(leases):
     """A lease that Placement holds."""
-    return leases.hold(*leases.choose([new(leases)], [LeaseChoice("g1", "gpu-1", AMOUNTS)], USER), USER)
+    return leases.hold(
+        *leases.choose([new(leases)], [LeaseChoice("g1", "gpu-1", AMOUNTS)], USER), USER
+    )
 
 
 def attached(leases):

@@ -65,6 +65,16 @@ def test_a_gang_gets_a_gpu_each_or_nothing() -> None:
     assert str(found.waits["three"]) == "no_gpu=opencl (against 1000)"
 
 
+def test_a_lease_of_a_gang_is_of_another_gpu_than_its_others() -> None:
+    small = gang("new", part=HALF, taken=frozenset({"g1:a"}))
+    found = plan([small], [pool("g1", "ab")], None)
+    assert gpus(found) == {"new": ["g1:b"]}
+    found = plan(
+        [replace(small, taken=frozenset({"g1:a", "g1:b"})), gang("any")], [pool("g1", "ab")], None
+    )
+    assert set(found.chosen) == {"any"}
+
+
 def test_of_what_is_too_few_for_a_gang_ever_nothing_is_kept() -> None:
     found = plan([gang("three", 3), gang("one")], [pool("g1", "ab")], None)
     assert set(found.chosen) == {"one"}
@@ -131,7 +141,7 @@ def test_equal_gangs_that_wait_cost_as_much_as_one() -> None:
         solved.append(network)
         return with_highs(network)  # type: ignore[arg-type]
 
-    queue = [gang(str(number)) for number in range(50)]
+    queue = [of(str(number), f"c{number}", "main") for number in range(50)]
     found = plan(queue, [pool("g1", "ab")], solve)  # type: ignore[arg-type]
     assert (len(found.chosen), len(found.waits)) == (2, 48)
     assert len(solved) <= 12, "one rearrangement, whatever waits"
