@@ -76,7 +76,8 @@ class SingleLeafs:
         value_of: dict[str, float] = {}
         for fabric in self._read():
             trait_of_leaf = {leaf: trait for trait, leaf in fabric.leaf_of_trait.items()}
-            traits = [trait_of_leaf[leaf.name] for leaf in fabric.leafs.leafs]
+            # Who may write traits can take a leaf's: no host hangs on such a one.
+            traits = [trait_of_leaf.get(leaf.name, "") for leaf in fabric.leafs.leafs]
             found = singles.values(fabric.leafs, [used.get(trait, 0) for trait in traits])
             value_of |= dict(zip(traits, found, strict=True))
         return {root: value_of[trait] for root, trait in trait_of.items() if trait in value_of}

@@ -32,7 +32,7 @@ class NumberedLeafs:
     """A fabric and its hosts.
 
     :param leafs: of the fabric; without free hosts, which depend on the server
-    :param number: of each leaf in ``leafs``, as hosts are numbered by leaf
+    :param number: of each leaf in ``leafs``, as hosts are numbered by leaf; less than 0 where no host is known by it
     """
 
     leafs: Leafs

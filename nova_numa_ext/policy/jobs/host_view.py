@@ -152,9 +152,9 @@ class HostsView:
         found = []
         for each in self.fabrics:
             number = {leaf: self._leaf_numbers[trait] for trait, leaf in each.leaf_of_trait.items()}
-            found.append(
-                NumberedLeafs(each.leafs, [number[leaf.name] for leaf in each.leafs.leafs])
-            )
+            # Who may write traits can take a leaf's: no host hangs on such a one.
+            numbers = [number.get(leaf.name, UNKNOWN) for leaf in each.leafs.leafs]
+            found.append(NumberedLeafs(each.leafs, numbers))
         return tuple(each.empty for each in found) if self.vacated else tuple(found)
 
     @cached_property
@@ -164,7 +164,7 @@ class HostsView:
         pods: dict[tuple[int, str], int] = {}
         for fabric, each in enumerate(self.leaf_hosts):
             for leaf, number in zip(each.leafs.leafs, each.number, strict=True):
-                if leaf.pod:
+                if leaf.pod and number != UNKNOWN:
                     of_leaf[number] = pods.setdefault((fabric, leaf.pod), len(pods))
         return of_leaf[self.leaf]
 

@@ -61,6 +61,16 @@ def test_a_host_with_a_wrong_cable_has_no_value():
     assert SingleLeafs(Fabrics, 10.0).of(states(a=1), arrays) == {}
 
 
+def test_a_leaf_that_has_lost_its_trait_gives_its_hosts_no_value():
+    class Lost(Fabrics):
+        def read(self):
+            (found,) = super().read()
+            return [replace(found, leaf_of_trait={leaf_trait("l001"): "l001"})]
+
+    found = SingleLeafs(Lost, 10.0).of(states(a=1, c=0), hosts(a="l000", c="l001"))
+    assert found.keys() == {root("c")}
+
+
 def test_nothing_is_asked_where_no_host_hangs_on_a_leaf():
     fabrics = Fabrics()
     assert SingleLeafs(lambda: fabrics, 0.0).of(states(a=1), hosts(a="")) == {}

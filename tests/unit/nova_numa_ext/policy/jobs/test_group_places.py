@@ -16,6 +16,7 @@ from nova_numa_ext.policy.jobs.plan import HostPlace, Never, Outcome, Plan, Wait
 from nova_numa_ext.policy.jobs.terms import for_tenants, sentence
 from placement_traits import names
 from placement_traits.fabric import Fabric
+from placement_traits.fleet_arrays import UNKNOWN
 from placement_traits.names import NetClass, UplinkShare
 from placement_traits.network_request import NetworkRequest
 from placement_traits.request import InvalidRequestError, WorkloadRequest, parse
@@ -157,6 +158,19 @@ def test_what_a_running_group_holds_is_free_where_it_gives_its_places_back() -> 
     claims = HostClaims(alone)
     claims.give(job(32, uuid="running"), Plan(places))
     assert leafs_taken(planned(job(32), alone, claims), plan) == {"l000": 16, "l001": 16}
+
+
+def test_a_leaf_that_has_lost_its_trait_takes_no_group_and_stops_none() -> None:
+    plan = fabric([18] * 4)
+    whole = hosts_of(plan)
+    (shown,) = whole.fabrics
+    left = {trait: leaf for trait, leaf in shown.leaf_of_trait.items() if leaf != "l000"}
+    hosts = replace(whole, fabrics=(replace(shown, leaf_of_trait=left),))
+    found = planned(job(32), hosts, HostClaims(hosts))
+    assert leafs_taken(found, plan) == {"l002": 16, "l003": 16}
+    pods = {leaf: int(hosts.pod[hosts.row[root(f"{leaf}-00")]]) for leaf in plan.leafs}
+    assert pods["l000"] == UNKNOWN
+    assert pods["l001"] != pods["l002"] == pods["l003"] != UNKNOWN
 
 
 def test_an_exclusive_group_closes_its_pods() -> None:
