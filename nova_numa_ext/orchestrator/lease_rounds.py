@@ -105,6 +105,7 @@ class LeaseRounds:
         self._silence = Silence()
         self._suspects: dict[str, Claim] = {}
         self._without_host: frozenset[str] = frozenset()
+        self._clients: Mapping[str, tuple[frozenset[str], str]] = {}
         self._gpus: Mapping[str, frozenset[str]] = {}
 
     def round(self, actor: Actor, may: Callable[[], None], trouble: Unreadable) -> int:
@@ -122,6 +123,8 @@ class LeaseRounds:
         waiting = []
         living = self._leases.find(states=LIVING, unreadable=trouble)
         self._gpus = _gpus(living)
+        servers = {each.server for each in living}
+        self._clients = {key: each for key, each in self._clients.items() if key in servers}
         for each in living:
             if each.state is LeaseState.RESERVED and not each.claimed:
                 waiting.append(each)
@@ -218,7 +221,7 @@ class LeaseRounds:
             with self._apart(uuid, trouble):
                 now[uuid] = self._begun(members, actor, may, lent)
         chosen = self._planned(
-            {uuid: each for uuid, each in now.items() if not each[0].amounts}, lent
+            {uuid: each for uuid, each in now.items() if not each[0].amounts}, lent, trouble
         )
         for uuid in chosen.order:
             with self._apart(uuid, trouble):
@@ -242,26 +245,29 @@ class LeaseRounds:
             return self._reserved(members, actor, may, lent)
         return self._leases.choose(members, [NOTHING] * len(members), actor)
 
-    def _planned(self, gangs: Mapping[str, Sequence[StoredLease]], lent: "_Lent") -> "_Planned":
+    def _planned(
+        self, gangs: Mapping[str, Sequence[StoredLease]], lent: "_Lent", trouble: Unreadable
+    ) -> "_Planned":
         """Decide which gangs get which GPUs; where the solver fails, nothing is rearranged."""
         if not gangs:
             return _Planned((), LeasePlan({}, {}))
         at = self._leases.now()
         settings = self._rules.queue
-        order = sorted(gangs, key=lambda uuid: rank(_Queued(gangs[uuid][0]), at, settings))
-        asked = [self._gang(uuid, gangs[uuid]) for uuid in order]
+        asked: list[LeaseGang] = []
+        for uuid in sorted(gangs, key=lambda uuid: rank(_Queued(gangs[uuid][0]), at, settings)):
+            with self._apart(uuid, trouble):
+                asked.append(self._gang(uuid, gangs[uuid]))
         try:
             found = plan(asked, lent.now(), self._rules.solve)
         except NumaExtError as error:
             _LOG.warning("leases that wait are not rearranged: %s", error)
             found = plan(asked, lent.now(), None)
-        return _Planned(tuple(order), found)
+        return _Planned(tuple(each.uuid for each in asked), found)
 
     def _gang(self, uuid: str, members: Sequence[StoredLease]) -> LeaseGang:
         first = members[0]
         asked = first.asked
-        # By what hosts report alone: Placement is asked before a lease is attached, not for each that waits.
-        client = min(self._silence.running(first.server), default="") if first.server else ""
+        client = self._client(first.server)
         return LeaseGang(
             uuid,
             len(members),
@@ -274,6 +280,21 @@ class LeaseRounds:
             self._rules.fabrics(client) if client else None,
             self._gpus.get(asked.gang, frozenset()),
         )
+
+    def _client(self, server: str) -> str:
+        """Return the host that reports a server and that Placement has it on, '' where there is none.
+
+        By the word of a host alone, that could draw leases of any server to its GPUs, or out of reach. Placement is
+        asked again when other hosts report the server, not in each round in which its lease waits.
+        """
+        reported = self._silence.running(server) if server else frozenset[str]()
+        known, host = self._clients.get(server, (None, ""))
+        if reported and reported != known:
+            found = self._placed(server)
+            host = found if found in reported else ""
+            if host:
+                self._clients = {**self._clients, server: (reported, host)}
+        return host if reported else ""
 
     def _led_on(self, stored: StoredLease, actor: Actor) -> StoredLease:
         found = next_step(stored, self._silence, self._placed)

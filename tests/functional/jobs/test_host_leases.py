@@ -22,7 +22,7 @@ from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits import pool_reader
 from placement_traits.claim_store import NoRoomError
 from placement_traits.client import PlacementError
-from placement_traits.names import ServiceLevel
+from placement_traits.names import REMOTE_GPU_NETWORK_MBPS, ServiceLevel
 from placement_traits.pool_reporter import PoolReporter
 from placement_traits.reason import Reason
 from tests.support.at_once import at_once
@@ -800,6 +800,39 @@ def test_a_server_gets_gpus_of_the_fabrics_of_its_host_only(service):
     service.fabrics["c1"] = frozenset({"main"})
     service.round()
     assert service.leases.read(lease.uuid).claimed
+
+
+def test_a_host_draws_no_lease_to_it_of_a_server_that_nova_has_not_put_there(service):
+    """A host of GPUs that says so would get it over no wire, and one of another fabric would keep it waiting."""
+    service.fabrics.update(z1=frozenset({"main"}), a1=frozenset({"elsewhere"}))
+    asking(service, "z1", network_mbps=200)
+    service.report("g1", servers=[SERVER])
+    service.report("a1", servers=[SERVER])
+    service.round()
+    (lease,) = service.leases.find()
+    assert lease.claimed
+    assert any(REMOTE_GPU_NETWORK_MBPS in each for each in lease.amounts.values())
+
+
+def test_placement_is_asked_where_a_server_is_when_other_hosts_report_it(service):
+    class Counted(dict):
+        asked = 0
+
+        def get(self, server):
+            self.asked += 1
+            return super().get(server)
+
+    service.placed = Counted()
+    service.start()
+    service.fabrics["c1"] = frozenset({"elsewhere"})
+    asking(service)
+    service.round()
+    once = service.placed.asked
+    service.round()
+    assert service.placed.asked == once
+    service.report("c2", servers=[SERVER])
+    service.round()
+    assert service.placed.asked == once + 1
 
 
 def test_what_is_more_important_goes_first_and_age_counts_too(service):
