@@ -38,6 +38,7 @@ from host_agent.remote_gpu.turns import HttpAnswer, LeaseTurns, Request, pause_s
 from host_agent.report.clients import make_adapter
 from host_agent.transports.registry import Transports
 from host_agent.util.single_instance import single_instance
+from placement_traits.amounts import MAX_AMOUNT
 from placement_traits.client import PlacementClient
 from placement_traits.command_line import add_version
 from placement_traits.errors import (
@@ -188,14 +189,23 @@ def servers(libvirt: DomainSource) -> RunningServers:
 def _requested(domain: ListedDomain) -> RemoteGpuRequest | None:
     """Return the GPUs of other hosts that a server's flavor asks for, None where it asks for none.
 
-    A flavor that cannot be understood asks for none: the agent reports it.
+    A flavor that cannot be understood asks for none: the agent reports it. Neither does one that asks for more than
+    Placement counts: with it the service would refuse all that this host reports, and take the host for silent.
     """
     try:
         request = workload.parse(domain.xml, domain.activity).request
     except InvalidValueError as error:
         _LOG.warning("server %s asks for no remote GPU: %s", domain.uuid, error)
         return None
-    return None if request is None else request.remote_gpus
+    asked = None if request is None else request.remote_gpus
+    if asked is not None and max(asked.memory_mb, asked.network_mbps) > MAX_AMOUNT:
+        _LOG.warning(
+            "server %s gets no remote GPU: its flavor asks for more than %d of something",
+            domain.uuid,
+            MAX_AMOUNT,
+        )
+        return None
+    return asked
 
 
 def requests(adapter: Any) -> Request:

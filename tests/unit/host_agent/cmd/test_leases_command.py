@@ -3,11 +3,14 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from emulation.servers import BE_SPECS, Server
 from host_agent.cmd.leases import servers
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.workload import Activity
 from host_agent.remote_gpu.answer import LeaseReport, RunningServers
+from nova_numa_ext.orchestrator.api.schemas import check_report
 from placement_traits.names import Key
 
 GPUS = {
@@ -52,3 +55,13 @@ def test_a_flavor_that_cannot_be_understood_asks_for_nothing() -> None:
     running = found(listed(wrong), no_xml)
     assert running == RunningServers(frozenset({wrong.uuid, "b"}))
     assert "requests" not in LeaseReport(servers=running).body()["report"]
+
+
+@pytest.mark.parametrize("key", [Key.REMOTE_GPU_MEMORY_MB, Key.REMOTE_GPU_NETWORK_MBPS])
+def test_a_flavor_of_more_than_placement_counts_keeps_nothing_from_being_reported(key: Key) -> None:
+    most = listed(Server("most", GPUS | {key: str(2**31 - 1)}))
+    more = listed(Server("more", GPUS | {key: str(2**31)}))
+    running = found(most, more)
+    assert running.uuids == {most.uuid, more.uuid}
+    assert running.requests.keys() == {most.uuid}
+    check_report(LeaseReport(servers=running).body())
