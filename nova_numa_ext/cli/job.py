@@ -12,6 +12,7 @@ from osc_lib.command import command
 
 from nova_numa_ext.cli import formatting, job_plot, job_request
 from nova_numa_ext.cli.jobs_client import Job, JobsClient
+from nova_numa_ext.policy.jobs.job import Scope
 from nova_numa_ext.policy.jobs.states import JobState
 from placement_traits.command_line import number_from, whole_from
 from placement_traits.errors import NumaExtError
@@ -19,7 +20,12 @@ from placement_traits.errors import NumaExtError
 _WAITING: Final = "queued"
 _FINAL: Final = tuple(state.value for state in JobState if state.final)
 _HOURS: Final = 86_400.0
-_SCOPES: Final = {"host": "on one host", "leaf": "on one leaf", "fleet": "on any hosts"}
+_SCOPES: Final = {
+    Scope.HOST: "on one host",
+    Scope.LEAF: "on one leaf",
+    Scope.POD: "in one pod",
+    Scope.FLEET: "on any hosts",
+}
 # What an event is about, where its state and reasons do not say so.
 _ABOUT: Final = {
     "state": "",

@@ -47,6 +47,7 @@ from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.policy.elastic.following import follow
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.elastic.trace import read_trace
+from nova_numa_ext.policy.jobs.job import Scope
 from nova_numa_ext.policy.jobs.plan import ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
@@ -182,6 +183,12 @@ def test_a_table_shows_all_that_a_part_asks_for_and_nothing_where_nothing_is_set
         "server s-1",
     ]
     assert "None" not in cells
+
+
+@pytest.mark.parametrize("scope", Scope)
+def test_a_table_has_words_for_each_scope(shell, scope):
+    shell(job.CreateJob, "train", "--part", f"{CPU},wait-for={scope}")
+    assert "waits for places " in shell(job.ShowJob, "train")[1]
 
 
 def test_a_dry_run_stores_nothing_and_says_so(shell, jobs):
