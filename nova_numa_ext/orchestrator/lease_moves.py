@@ -5,7 +5,8 @@
 
     ATTACHED, asked to move     a GPU is chosen and stored, with the second consumer; where none has room, it stays
     ATTACHED, chosen            one write in Placement: the lease holds the destination, the second consumer what it
-                                left. Refused: the lease stays. Granted: MOVING, and no client may connect
+                                left. Refused, or the GPU gone: the lease stays. Granted: MOVING, and no client may
+                                connect
     MOVING                      its GPU's host ends its process, and acknowledges that
     MOVING, acknowledged        the second consumer is released; STARTING at the destination
     another state, chosen       the server stopped or moved meanwhile: one write takes everything back
@@ -74,7 +75,7 @@ class LeaseMoves:
             return self._taken_back(stored, move, actor, may)
         if not move.second:
             return self._chosen(stored, move, lent(), actor)
-        return self._left(stored, move, actor, may)
+        return self._left(stored, move, lent, actor, may)
 
     def release(self, stored: StoredLease, may: Callable[[], None]) -> None:
         """Release what the second consumer of a lease holds, if it has one."""
@@ -111,12 +112,19 @@ class LeaseMoves:
         return self._leases.plan_move(stored, chosen, actor)
 
     def _left(
-        self, stored: StoredLease, move: LeaseTransfer, actor: Actor, may: Callable[[], None]
+        self,
+        stored: StoredLease,
+        move: LeaseTransfer,
+        lent: Callable[[], Sequence[Pool]],
+        actor: Actor,
+        may: Callable[[], None],
     ) -> StoredLease:
         held = self._claims.read(stored.uuid)
         if held is None:
-            return stored  # it is claimed again first
+            return self._stays(stored, actor)  # by an operator's hand: it is claimed again first
         if held.amounts != move.amounts:
+            if not move.amounts.keys() <= {uuid for pool in lent() for uuid in pool.providers}:
+                return self._stays(stored, actor)  # that GPU is lent no more, or its host silent
             try:
                 self._claims.write(*lease_claims.moved(held, move.amounts, move.second), may=may)
             except NoRoomError as error:

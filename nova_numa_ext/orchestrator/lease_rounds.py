@@ -200,6 +200,9 @@ class LeaseRounds:
         moved = self._moves.step(stored, lent.now, actor, may)
         if moved is not stored:
             lent.forget()
+            if gang := moved.asked.gang:
+                taken = self._gpus.get(gang, frozenset()) | _gpus_of(moved)
+                self._gpus = {**self._gpus, gang: taken}
             return moved
         return self._led_on(stored, actor)
 
@@ -479,9 +482,14 @@ def _gpus(living: Iterable[StoredLease]) -> dict[str, frozenset[str]]:
     found: dict[str, frozenset[str]] = {}
     for each in living:
         gang = each.asked.gang
-        if gang and each.gpu:
-            found[gang] = found.get(gang, frozenset()) | {each.gpu}
+        if gang:
+            found[gang] = found.get(gang, frozenset()) | _gpus_of(each)
     return found
+
+
+def _gpus_of(stored: StoredLease) -> frozenset[str]:
+    """Return the GPU of a lease, and the one that it is to move to."""
+    return frozenset({stored.gpu, stored.move.gpu if stored.move else ""} - {""})
 
 
 def _claim(stored: StoredLease, held: Claim | None) -> Claim:

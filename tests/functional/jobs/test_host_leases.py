@@ -21,6 +21,7 @@ from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits import pool_reader
 from placement_traits.claim_store import NoRoomError
+from placement_traits.claims import emptied
 from placement_traits.client import PlacementError
 from placement_traits.names import REMOTE_GPU_NETWORK_MBPS, ServiceLevel
 from placement_traits.pool_reporter import PoolReporter
@@ -590,6 +591,48 @@ def test_a_move_that_placement_refuses_is_none(service, moving, monkeypatch):
     now = service.leases.read(moving.uuid)
     assert (now.state, now.move) == (LeaseState.ATTACHED, None)
     assert service.claims.read(moving.uuid).amounts == before
+
+
+@pytest.mark.parametrize("gone", ["lent no more", "silent"])
+def test_a_move_to_a_gpu_that_has_gone_is_none(service, moving, placement, gone):
+    before = service.claims.read(moving.uuid).amounts
+    move(service, moving)
+    service.round()
+    assert service.leases.read(moving.uuid).move.second
+    if gone == "silent":
+        service.rounds._silence.is_lost = lambda host: host == "g2"
+    else:
+        PoolReporter(placement.client).remove("g2")
+    service.round()
+    now = service.leases.read(moving.uuid)
+    assert (now.state, now.move, str(now.reasons[0])) == (LeaseState.ATTACHED, None, "no_move=")
+    assert service.claims.read(moving.uuid).amounts == before
+
+
+def test_a_move_of_a_lease_whose_claim_was_taken_away_is_none(service, moving):
+    before = service.claims.read(moving.uuid)
+    move(service, moving)
+    service.round()
+    service.claims.write(emptied(before))
+    service.round()
+    assert service.leases.read(moving.uuid).move is None
+    service.rounds.look(lambda: None, service.trouble)
+    assert service.claims.read(moving.uuid).amounts == before.amounts
+
+
+def test_leases_of_one_server_that_move_at_once_get_gpus_of_their_own(service, placement):
+    PoolReporter(placement.client).sync(pool("g1", gpus=("a", "b")))
+    service.obey("g1")
+    asking(service, count=2)
+    for _ in range(3):
+        service.round()
+        service.obey("g1")
+    PoolReporter(placement.client).sync(pool("g2", gpus=("a", "b")))
+    service.report("g2")
+    gang = service.leases.find(states=(LeaseState.ATTACHED,))
+    assert [move(service, each, pool="g2").status_code for each in gang] == [202, 202]
+    service.round()
+    assert len({service.leases.read(each.uuid).move.gpu for each in gang}) == 2
 
 
 @pytest.mark.parametrize("left", range(9))
