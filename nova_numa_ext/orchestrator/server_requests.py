@@ -2,8 +2,8 @@
 """Leases for servers whose flavors ask for GPUs of other hosts: made when a server runs, for it waits for none.
 
 A host reports what the flavors of its servers ask for. Its word counts for servers that Placement has there, and whose
-they are Placement says, too. A server gets its leases once: after a user has released one it gets no other, until it
-has been on no host (as one that was shelved).
+they are Placement says, too. A server gets its leases once. Those that end because it is on no host, as when it is
+shelved, it gets again when it is on one; after a user has released one it gets no other.
 
 Leases of a project count against its limits. A server whose leases would exceed one gets them when there is room.
 """

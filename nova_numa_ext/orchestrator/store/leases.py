@@ -513,13 +513,19 @@ class Leases:
     def purge(self, before: float, most: int = 1000) -> int:
         """Delete leases that ended before a time; return how many.
 
+        Those of servers that ask for remote GPUs still stay: by them it is known that a server has had its leases.
+
         :param before: seconds since 1970
         :param most: so many at once; call again while it returns that
         """
         columns = tables.lease.c
         with self._database.transaction() as connection:
+            requests = connection.execute(select(tables.lease_host.c.requests)).scalars()
+            asking = {each["server_id"] for of_host in requests for each in of_host or ()}
             old = select(columns.id).where(
-                columns.state == LeaseState.GONE, columns.ended_at < before
+                columns.state == LeaseState.GONE,
+                columns.ended_at < before,
+                columns.server.not_in(asking),
             )
             ids = connection.execute(old.limit(most)).scalars().all()
             connection.execute(delete(tables.lease).where(columns.id.in_(ids)))

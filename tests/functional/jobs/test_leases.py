@@ -13,6 +13,7 @@ from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
+from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import LIVING, LeaseChoice, Leases, LeaseSpec
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.leases import LeaseError, LeaseState, UnfencedError
@@ -208,6 +209,17 @@ def test_leases_are_listed_counted_and_purged(leases, database):
     assert leases.purge(database.now() - 60) == 0
     assert leases.purge(database.now() + 60) == 1
     assert leases.find() == [first, third]
+
+
+def test_what_a_server_has_had_is_known_as_long_as_it_asks(leases, database):
+    lease = new(leases)
+    leases.change(leases.change(lease, life.release, USER), life.end, USER)
+    hosts = LeaseHosts(database)
+    hosts.report("c1", ["server-1"], requests=[{"server_id": "server-1"}])
+    assert leases.purge(database.now() + 60) == 0
+    assert leases.answered(["server-1"]) == {"server-1"}
+    hosts.report("c1", ["server-1"])
+    assert leases.purge(database.now() + 60) == 1
 
 
 def test_an_upgrade_keeps_what_is_stored(empty_url):
