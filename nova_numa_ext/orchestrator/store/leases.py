@@ -174,8 +174,7 @@ class Leases:
         gang = str(uuids.uuid4()) if count > 1 else ""
         why = Reason(LeaseTerm.FLAVOR, "")
         with self._database.transaction() as connection:
-            if actor.term:
-                actor.term.fence(connection)
+            actor.fence(connection)
             for _ in range(count):
                 fresh = Lease(str(uuids.uuid4()), gpu_host="")
                 spec = replace(asked, gang=gang)
