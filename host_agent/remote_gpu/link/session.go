@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sort"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -481,11 +482,10 @@ func (s *session) lost(st *stream) {
 
 // known returns how much of each stream has come, and the newest stream. The lock is held.
 func (s *session) known() (found []place) {
-	for id := uint32(1); id <= s.last && len(found) < len(s.streams); id++ {
-		if st, is := s.streams[id]; is {
-			found = append(found, place{id, st.received})
-		}
+	for id, st := range s.streams {
+		found = append(found, place{id, st.received})
 	}
+	sort.Slice(found, func(one, other int) bool { return found[one].stream < found[other].stream })
 	return found
 }
 

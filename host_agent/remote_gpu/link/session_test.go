@@ -489,6 +489,22 @@ func TestMoreStreamsThanThereMayBeAreRefused(t *testing.T) {
 	}
 }
 
+func TestStreamsOfAnyNumberAreNamedInOrderAtOnce(t *testing.T) {
+	s := newSession([idBytes]byte{}, false)
+	for _, id := range []uint32{1<<32 - 1, 7, 1 << 31} {
+		s.newStream(id, 0)
+	}
+	s.last = 1<<32 - 1
+	begun := time.Now()
+	found := s.known()
+	if took := time.Since(begun); took > time.Second {
+		t.Errorf("a guest that skips numbers has the gateway count them for %v", took)
+	}
+	if len(found) != 3 || found[0].stream != 7 || found[1].stream != 1<<31 || found[2].stream != 1<<32-1 {
+		t.Errorf("%v", found)
+	}
+}
+
 // What a peer that keeps no rule can send after its hello: each ends the link, and nothing else.
 func TestAFrameThatCannotBeEndsTheLink(t *testing.T) {
 	begins := frame(header{kind: open, stream: 1}, nil)
