@@ -18,7 +18,6 @@ import fcntl
 import json
 import logging
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -33,6 +32,7 @@ from host_agent.remote_gpu.answer import ServedLease
 from host_agent.remote_gpu.groups import LeaseGroups
 from host_agent.remote_gpu.hung import kill_listener
 from host_agent.remote_gpu.lease_process import STARTS_S
+from host_agent.util.trees import remove_tree
 from placement_traits.command_line import SAFE_FOLDER, module
 from placement_traits.errors import ServiceUnavailableError
 
@@ -147,7 +147,10 @@ class LeaseProcesses:
         self._end_rest(lease)
         if self._groups is not None:
             self._groups.remove(lease)
-        shutil.rmtree(self._kept(lease, ".files"), ignore_errors=True)
+        try:
+            remove_tree(self._kept(lease, ".files"))
+        except OSError as error:
+            _LOG.warning("what lease %s has written stays: %s", lease, error)
         for suffix in (".lock", groups.SUFFIX, _SUFFIX):
             self._kept(lease, suffix).unlink(missing_ok=True)
 
