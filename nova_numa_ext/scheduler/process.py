@@ -30,7 +30,7 @@ from nova_numa_ext.scheduler.measures import Measures
 from nova_numa_ext.scheduler.remote_gpus import RemoteGpuSource
 from nova_numa_ext.scheduler.session import Engine
 from nova_numa_ext.scheduler.single_leafs import SingleLeafs
-from placement_traits.client import PlacementClient
+from placement_traits.client import PlacementClient, RetrySettings
 from placement_traits.errors import NumaExtError
 from placement_traits.journal import Journal
 
@@ -155,8 +155,10 @@ def _made() -> Engine:
         plan_options(options),
     )
     settings = view_settings(options)
+    prompt = RetrySettings(attempts=2)
     singles = SingleLeafs(
-        lambda: PlacementFabrics(PlacementClient(endpoints.placement(conf))), settings.interval_s
+        lambda: PlacementFabrics(PlacementClient(endpoints.placement(conf), prompt)),
+        settings.interval_s,
     )
     remote = RemoteGpuSource(endpoints.placement(conf), settings.interval_s, settings.max_age_s)
     return Engine(

@@ -2,7 +2,7 @@
 """The leafs of hosts as a server of no group finds them: how well each host suits, by its leaf.
 
 Where no host has the trait of a leaf, nothing is asked. Else the fabrics are read as often as the view of hosts is:
-what is older only ranks, and never refuses.
+what is older only ranks, and never refuses. So no decision waits for another one that reads.
 """
 
 import logging
@@ -83,15 +83,16 @@ class SingleLeafs:
         return {root: value_of[trait] for root, trait in trait_of.items() if trait in value_of}
 
     def _read(self) -> Sequence[FabricState]:
-        with self._lock:
-            if self._clock_s() >= self._due_s:
+        if self._clock_s() >= self._due_s and self._lock.acquire(blocking=False):
+            try:
                 self._due_s = self._clock_s() + self._interval_s
-                try:
-                    self._source = self._source or self._fabrics()
-                    self._states = self._source.read()
-                except NumaExtError as error:
-                    LOG.warning("Single servers are placed by older knowledge of leafs: %s", error)
-            return self._states
+                self._source = self._source or self._fabrics()
+                self._states = self._source.read()
+            except NumaExtError as error:
+                LOG.warning("Single servers are placed by older knowledge of leafs: %s", error)
+            finally:
+                self._lock.release()
+        return self._states
 
 
 def _leaf_trait(traits: frozenset[str]) -> str:

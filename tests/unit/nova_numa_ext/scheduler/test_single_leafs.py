@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How often Placement is asked about leafs for single servers, and what becomes of hosts without one."""
 
+import threading
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -75,6 +76,25 @@ def test_nothing_is_asked_where_no_host_hangs_on_a_leaf():
     fabrics = Fabrics()
     assert SingleLeafs(lambda: fabrics, 0.0).of(states(a=1), hosts(a="")) == {}
     assert fabrics.asked == 0
+
+
+def test_no_decision_waits_for_one_that_reads():
+    reads, goes_on = threading.Event(), threading.Event()
+
+    class Slow(Fabrics):
+        def read(self):
+            reads.set()
+            goes_on.wait(10.0)
+            return super().read()
+
+    leafs, arrays = SingleLeafs(Slow, 10.0), hosts(a="l000")
+    first = threading.Thread(target=leafs.of, args=(states(a=1), arrays))
+    first.start()
+    assert reads.wait(10.0)
+    assert leafs.of(states(a=1), arrays) == {}
+    goes_on.set()
+    first.join()
+    assert leafs.of(states(a=1), arrays).keys() == {root("a")}
 
 
 def test_fabrics_are_read_when_they_are_due_and_old_ones_stay_while_placement_is_silent():
