@@ -21,6 +21,7 @@ CANCEL: Final = "numa_ext:jobs:cancel"
 HOLD: Final = "numa_ext:jobs:hold"
 RELEASE: Final = "numa_ext:jobs:release"
 LEASE_CREATE: Final = "numa_ext:leases:create"
+LEASE_PRIORITY: Final = "numa_ext:leases:create:priority"
 LEASE_LIST: Final = "numa_ext:leases:list"
 LEASE_LIST_ALL: Final = "numa_ext:leases:list:all_projects"
 LEASE_SHOW: Final = "numa_ext:leases:show"
@@ -100,6 +101,12 @@ RULES: Final = (
         ("POST", "/v1/jobs/{job}/release"),
     ),
     _rule(LEASE_CREATE, "role:admin", "Ask for a lease of a remote GPU.", ("POST", "/v1/leases")),
+    _rule(
+        LEASE_PRIORITY,
+        "role:admin",
+        "Ask for a lease with a priority above 0.",
+        ("POST", "/v1/leases"),
+    ),
     _rule(
         LEASE_LIST,
         f"({_READER}) or {_EVERYWHERE}",

@@ -1338,6 +1338,17 @@ def test_a_lease_that_cannot_be_is_a_sentence(client, lease, said):
     assert said in detail(answer)
 
 
+def test_a_project_that_may_ask_for_leases_goes_before_no_other(jobs, cloud):
+    """An operator lets members ask for leases; to be first is another rule, as it is for jobs."""
+    rules = {policies.LEASE_CREATE: "role:member and project_id:%(project_id)s"}
+    client = client_of(jobs, cloud, rules=rules)
+    first = {"lease": {**LEASE_BODY["lease"], "priority": 1}}
+    assert client.post("/v1/leases", json=LEASE_BODY, headers=MEMBER).status_code == 202
+    refused = client.post("/v1/leases", json=first, headers=MEMBER)
+    assert refused.status_code == 403
+    assert policies.LEASE_PRIORITY in detail(refused)
+
+
 def test_a_lease_of_another_release_is_a_sentence_to_its_project_and_is_not_there_to_others(
     client, jobs
 ):

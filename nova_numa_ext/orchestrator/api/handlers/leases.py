@@ -39,6 +39,8 @@ class LeaseHandlers:
         asking = request.asking()
         self._rights.allow(asking, policies.LEASE_CREATE)
         asked, server = check_lease(bodies.parsed(flask.request.get_data()))
+        if asked.priority > 0:
+            self._rights.allow(asking, policies.LEASE_PRIORITY)
         if server:
             self._check_server("$.lease.server_id", server, asking.project)
         self._limits.check_lease(asking.project, asked)
