@@ -50,8 +50,19 @@ WHOLE_CLASSES = (
 
 
 REFUSED_BEFORE = frozenset(
-    f"{_NUMA}.NUMAServersTest.test_create_server_with_{what}_fails"
-    for what in ("dedicated_policy", "hugepages", "isolate_thread_policy", "mixed_policy", "numa")
+    {
+        f"{_NUMA}.NUMAServersWithNetworksTest.test_create_server_with_multiple_physnets_fail",
+        *(
+            f"{_NUMA}.NUMAServersTest.test_create_server_with_{what}_fails"
+            for what in (
+                "dedicated_policy",
+                "hugepages",
+                "isolate_thread_policy",
+                "mixed_policy",
+                "numa",
+            )
+        ),
+    }
 )
 """Tests that end by asserting that nova's filter refused the host: ours stands before it and has done so."""
 
