@@ -44,6 +44,9 @@ def _route(route: Route) -> str:
         parts.append(_table("In the body", ("member", "allowed", "meaning"), _members(route.body)))
     for status, schema in route.answers.items():
         title = f"Answer {status}"
+        if not schema:
+            parts.append(f"{title}: no body.\n")
+            continue
         same = next((each for each in ROUTES if schema in each.answers.values()), route)
         if same is not route:
             parts.append(f"Answer {status}: as of ``{same.method} {same.path}``.\n")
