@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every panel of the dashboards has series of the lab's own components, in a real Prometheus."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from tests.integration.cloud import LabCloud, LabHost
 from tests.integration.jobs import LabJobs, part
-from tests.support.prometheus_server import BOARDS, VARIABLES, prometheus_server
+from tests.support.prometheus_server import (
+    BOARDS,
+    VARIABLES,
+    prometheus_server,
+    shown_page,
+)
 
 LC = {
     "hw:cpu_policy": "dedicated",
@@ -26,30 +27,6 @@ INTERVAL_S = 10  # a scrape of an emulated host takes seconds
 LACKS: dict[str, set[str]] = {}
 
 
-@contextmanager
-def mirrored(host: LabHost, port: int) -> Iterator[str]:
-    """Show the metrics of a host's agent, which listens on its loopback, on ours; yields the address."""
-
-    class Mirror(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            page = host.run(f"curl -s http://127.0.0.1:{port}{self.path}").encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.end_headers()
-            self.wfile.write(page)
-
-        def log_message(self, *_: object) -> None:
-            """Prometheus says itself what it did not get."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Mirror)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 @pytest.mark.long
 def test_every_panel_shows_the_lab(
     cloud: LabCloud, h1: LabHost, jobs: LabJobs, tmp_path: Path
@@ -61,7 +38,9 @@ def test_every_panel_shows_the_lab(
     h1.all_enforced([lc.id, cloud.boot(be, "--host", "h1").id])
     jobs.submit(part("one", be))
     with (
-        mirrored(h1, ports.agent_metrics) as agent,
+        shown_page(
+            lambda path: h1.run(f"curl -s http://127.0.0.1:{ports.agent_metrics}{path}").encode()
+        ) as agent,
         prometheus_server(
             tmp_path,
             {

@@ -6,9 +6,11 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import requests
@@ -73,6 +75,33 @@ def _asked(expression: str, window: str, variables: Mapping[str, str]) -> str:
     for name, text in (*variables.items(), ("__rate_interval", window)):
         expression = expression.replace(f"${name}", text)
     return expression
+
+
+@contextmanager
+def shown_page(page: Callable[[str], bytes]) -> Iterator[str]:
+    """Show a page of metrics on loopback as an exporter does; yields the address.
+
+    :param page: path that is asked for -> the page, made for each request
+    """
+
+    class Shown(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = page(self.path)
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Prometheus has its own log."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Shown)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def free_port() -> int:

@@ -7,10 +7,8 @@ that the components have shown in the lab go the same way.
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
-from threading import Thread
 
 import pytest
 import yaml
@@ -26,6 +24,7 @@ from tests.support.prometheus_server import (
     Prometheus,
     free_port,
     prometheus_server,
+    shown_page,
 )
 
 pytestmark = pytest.mark.long
@@ -174,29 +173,6 @@ LACKS = {
 }
 
 
-@contextmanager
-def replayed(page: bytes) -> Iterator[str]:
-    """Show a page of metrics again and again; yields the address."""
-
-    class Replay(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.end_headers()
-            self.wfile.write(page)
-
-        def log_message(self, *_: object) -> None:
-            """Prometheus has its own log."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Replay)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 def test_what_the_lab_shows_is_what_panels_ask_for(tmp_path: Path) -> None:
     """Recorded: nova-scheduler and an engine beside Rally's tasks, an agent in the story of the operator's guide.
 
@@ -211,7 +187,8 @@ def test_what_the_lab_shows_is_what_panels_ask_for(tmp_path: Path) -> None:
     }
     with ExitStack() as shown:
         jobs = {
-            job: [shown.enter_context(replayed(page.read_bytes()))] for job, page in pages.items()
+            job: [shown.enter_context(shown_page(lambda _, page=page: page.read_bytes()))]
+            for job, page in pages.items()
         }
         prometheus = shown.enter_context(prometheus_server(tmp_path, jobs, 1))
         (agent,) = jobs["numa-host-agent"]
