@@ -18,6 +18,7 @@ from nova.tests.functional.libvirt import base
 from emulation.hosts import four_nodes
 from nova_numa_ext import endpoints
 from nova_numa_ext.cli import explain_command
+from nova_numa_ext.fabrics import PlacementFabrics
 from nova_numa_ext.scheduler import process
 from placement_traits import journal
 from placement_traits.client import PlacementClient
@@ -26,6 +27,8 @@ from placement_traits.offers import L3State, TreeSettings
 from placement_traits.reporter import Reporter
 from placement_traits.tree import desired_tree
 from placement_traits.view import FleetView, ViewSettings
+from tests.support.fabric_in_placement import put_fabric
+from tests.support.group_hosts import leaf_trait
 
 LC = {
     "numa_ext:tier": "LC",
@@ -104,6 +107,16 @@ class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
             name, four_nodes(), TreeSettings(PackingTrait.SPREAD, **settings), state
         )
         assert Reporter(self.client).sync(tree).problems == ()
+
+    def cabled(self, plan):
+        """Write a fabric and start its hosts, each with the trait of its leaf."""
+        put_fabric(self.client, plan)
+        for host, leaf in plan.hosts.items():
+            self.host(host)
+            path = f"/resource_providers/{self._get_provider_uuid_by_name(host)}/traits"
+            there = self.client.get(path)
+            self.client.put(path, {**there, "traits": [*there["traits"], leaf_trait(leaf)]})
+        self.fabrics = PlacementFabrics(self.client)
 
     # Servers ----------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@
 import fixtures
 import pytest
 
-from nova_numa_ext.fabrics import PlacementFabrics
 from nova_numa_ext.orchestrator.cloud.fleet import PlacementHosts
 from nova_numa_ext.orchestrator.cloud.servers import UserServers
 from nova_numa_ext.orchestrator.decide import HostQueue
@@ -18,9 +17,7 @@ from placement_traits.claim_store import ClaimStore
 from placement_traits.view import ViewSettings
 from tests.in_nova import test_jobs
 from tests.in_nova.cloud import NovaCloud
-from tests.support.fabric_in_placement import put_fabric
 from tests.support.fabrics import fabric
-from tests.support.group_hosts import leaf_trait
 from tests.support.job_hints import KEYS
 from tests.support.jobs_database import new_job, part
 from tests.support.jobs_world import World
@@ -35,14 +32,7 @@ class GroupJobs(NovaCloud):
 
     def setUp(self):
         super().setUp()
-        plan = fabric([3, 3])
-        put_fabric(self.client, plan)
-        for host, leaf in plan.hosts.items():
-            self.host(host)
-            path = f"/resource_providers/{self._get_provider_uuid_by_name(host)}/traits"
-            there = self.client.get(path)
-            self.client.put(path, {**there, "traits": [*there["traits"], leaf_trait(leaf)]})
-        self.fabrics = PlacementFabrics(self.client)
+        self.cabled(fabric([3, 3]))
         self.servers = UserServers(test_jobs.Api(self.api))
         self.world = World(self.useFixture(fixtures.TempDir()).path, ClaimStore(self.client))
         self.world.trusts.servers = lambda _trust: self.servers

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 from nova.tests.functional.api import client
 
-from nova_numa_ext.fabrics import PlacementFabrics
 from nova_numa_ext.heal.group_claims import SweepResult, sweep
 from nova_numa_ext.heal.nova_servers import NovaServers
 from nova_numa_ext.orchestrator.cloud.cabling import ServerCabling
@@ -15,9 +14,7 @@ from nova_numa_ext.orchestrator.cloud.user import TokenCloud
 from placement_traits import names
 from placement_traits.errors import CapabilityMissingError
 from tests.in_nova.cloud import NovaCloud
-from tests.support.fabric_in_placement import put_fabric
 from tests.support.fabrics import fabric
-from tests.support.group_hosts import leaf_trait
 
 QUIET = {"numa_ext:net_share": "quiet", "numa_ext:net_within": "pod"}
 
@@ -27,14 +24,7 @@ class Groups(NovaCloud):
 
     def setUp(self):
         super().setUp()
-        plan = fabric([3, 3])
-        put_fabric(self.client, plan)
-        for host, leaf in plan.hosts.items():
-            self.host(host)
-            path = f"/resource_providers/{self._get_provider_uuid_by_name(host)}/traits"
-            there = self.client.get(path)
-            self.client.put(path, {**there, "traits": [*there["traits"], leaf_trait(leaf)]})
-        self.fabrics = PlacementFabrics(self.client)
+        self.cabled(fabric([3, 3]))
 
     def group(self):
         """Make a server group; returns its uuid."""
