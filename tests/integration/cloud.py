@@ -26,7 +26,7 @@ from numa_lab.emulated_machine import Shape
 from numa_lab.inside.catalog import connect
 from numa_lab.lab import Lab
 from numa_lab.settings import Settings
-from numa_lab.show import cpu_set, run_on
+from numa_lab.show import build_failures, cpu_set, run_on
 from numa_lab.terminal import Progress
 from openstack.connection import Connection
 
@@ -327,7 +327,10 @@ class LabCloud:
     def active(self, server: Server) -> Server:
         """Wait until a server is ACTIVE."""
         self.settled(server)
-        assert server.status == "ACTIVE", f"{server.flavor}: {server.status} {server.fault}"
+        failed = build_failures(self.settings.log, server.id)
+        assert server.status == "ACTIVE", (
+            f"{server.flavor}: {server.status} {server.fault} {failed}"
+        )
         return server
 
     def providers(self) -> dict[str, str]:

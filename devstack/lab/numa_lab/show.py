@@ -10,6 +10,7 @@ import os
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from .cloud_api import CloudApi
@@ -32,6 +33,7 @@ IMAGE = "toucher"
 _ACTIVE_TIMEOUT_S = 600.0
 _ENFORCED_TIMEOUT_S = 600.0
 _READ_TIMEOUT_S = 120.0
+_REASON_CHARS = 500  # the end of a host's traceback, which names the fault
 _START_WITH = "Some commands to start with"
 
 Facts = dict[str, Any]
@@ -96,8 +98,9 @@ class Show:
             for server in shown:
                 if server["status"] == "ERROR":
                     message = server.get("fault", {}).get("message", "no reason given")
+                    failed = build_failures(self._settings.log, server["id"])
                     raise LabError(
-                        f"server {server['name']} is in ERROR: {message}; "
+                        f"server {server['name']} is in ERROR: {'; '.join([message, *failed])}; "
                         f"why: {self._settings.command} explain {server['name']}",
                         log=self._settings.log / "nova-scheduler.log",
                     )
@@ -121,6 +124,19 @@ class Show:
         command = shlex.join(["/usr/bin/python3", "-I", "-S", str(program), *uuids])
         facts = json.loads(run_on(self._lab, host, command, _READ_TIMEOUT_S))
         return {domain["server"]: {**domain, "on": facts} for domain in facts["domains"]}
+
+
+def build_failures(log: Path, uuid: str) -> list[str]:
+    """What hosts said when they failed to build a server, oldest first: nova's API tells only that all of them failed.
+
+    :param log: the folder of the lab's logs; nova-conductor keeps the answers of the hosts there
+    """
+    try:
+        lines = (log / "nova-conductor.log").read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    said = (line.partition("Error from last host: ")[2] for line in lines if uuid in line)
+    return [f"{text[:60]} ... {text[-_REASON_CHARS:]}" for text in said if text]
 
 
 def wait_enforced(

@@ -2,11 +2,12 @@
 """The show waits for its own servers, with patience for hosts that are slow."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from numa_lab.errors import LabError, LateError
-from numa_lab.show import wait_enforced
+from numa_lab.show import build_failures, wait_enforced
 
 PLACED = {
     name: {"id": f"uuid-{name}", "OS-EXT-SRV-ATTR:host": host}
@@ -76,3 +77,20 @@ def test_a_host_that_fails_is_not_asked_again() -> None:
 
     with pytest.raises(LabError, match=r"^h1 does not run$"):
         wait_enforced(PLACED, read_back, ENOUGH_S)
+
+
+def test_a_server_that_no_host_could_build_has_the_words_of_each_host(tmp_path: Path) -> None:
+    said = "ERROR nova.scheduler.utils [req-1] [instance: {}] Error from last host: {} (node {}): ['{}\\n']"
+    lines = [
+        "INFO another line",
+        said.format("u1", "h1", "h1", 'File "driver.py"' * 100 + "no PCI device"),
+        said.format("u2", "h1", "h1", "of another server"),
+        said.format("u1", "h2", "h2", "monitor is silent"),
+    ]
+    (tmp_path / "nova-conductor.log").write_text("\n".join(lines))
+
+    first, second = build_failures(tmp_path, "u1")
+
+    assert first.startswith("h1 (node h1)") and "no PCI device" in first and len(first) < 600
+    assert second.startswith("h2 (node h2)") and "monitor is silent" in second
+    assert build_failures(tmp_path / "nothing", "u1") == []
