@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Final, Literal
 from oslo_config import cfg
 
 from nova_numa_ext.policy.modes import Mode
+from nova_numa_ext.policy.network.groups import PlanOptions, PolicyName
+from nova_numa_ext.policy.network.singles import Singles
 from placement_traits import oslo_options
 from placement_traits.options import HostAddress, Port, Section, option, part
 from placement_traits.view import ViewSettings
@@ -83,7 +85,7 @@ class GpuOptions(Section):
 
 @dataclass(frozen=True, slots=True)
 class NetworkOptions(Section):
-    """How leafs of a fabric are chosen for server groups."""
+    """How leafs of a fabric are chosen: a part of the sections of all who plan server groups."""
 
     section: ClassVar = GROUP
     title: ClassVar = "Leafs for server groups"
@@ -115,6 +117,23 @@ class NetworkOptions(Section):
         change="quiet groups wait for a leaf for remainders (raise), or must never share an uplink (0)",
         leave="sizes of quiet groups are multiples of a block: none is made",
     )
+    singles: Singles = option(
+        Singles.AVOID,
+        "What keeps servers of no group off the uplinks that a quiet or exclusive group has alone.\n\n"
+        "Only servers whose flavor has a key of ours, and jobs, are kept off at all. What groups have is as old "
+        "as what was last read of Placement: a server that comes in the same seconds as a group may be beside it.",
+        choices={
+            "avoid": "they go to other leafs where other hosts are as good (``net_block_multiplier``)",
+            "refuse": "hosts of these leafs are refused; servers that exist may still move there",
+        },
+        change="groups that asked to be alone must be, even where single servers then find no host (refuse)",
+        leave="a single server that finds a host matters more than a group's quiet uplinks",
+    )
+
+    @property
+    def plan_options(self) -> PlanOptions:
+        """How a planner of groups chooses."""
+        return PlanOptions(PolicyName(self.policy), remainders_most=self.remainders)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 
 from oslo_config import cfg
 
-from nova_numa_ext.conf import GpuOptions
+from nova_numa_ext.conf import GpuOptions, NetworkOptions
 from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
 from nova_numa_ext.policy.jobs.limits import SECTION
 from nova_numa_ext.policy.jobs.queue import QueueSettings
@@ -244,6 +244,7 @@ class PlanningOptions(Section):
         leave="flavors ask for GPUs by resource classes, or for none",
     )
     gpu: GpuOptions = part(GpuOptions, prefix="gpu_")
+    net: NetworkOptions = part(NetworkOptions, prefix="net_")
 
 
 @dataclass(frozen=True, slots=True)

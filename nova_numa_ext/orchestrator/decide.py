@@ -297,4 +297,7 @@ def made(conf: cfg.ConfigOpts, placement: HttpAdapter) -> HostQueue:
     aliases = devices.classes_of_aliases(options.pci_alias)
     hosts = PlacementHosts(placement, view, aliases, aggregate=_uuid(options.aggregate))
     rules = gpu_options.rules(options.gpu, jobs_conf.GROUP)
-    return HostQueue(hosts, configured.queue, replace(options.planner, rules=rules))
+    planner = replace(
+        options.planner, rules=rules, leafs=options.net.plan_options, singles=options.net.singles
+    )
+    return HostQueue(hosts, configured.queue, planner)

@@ -17,6 +17,7 @@ class Term(StrEnum):
     FLAVOR = "flavor"
     JOB_HINT = "job_hint"
     GROUP = "group"
+    QUIET_LEAF = "quiet_leaf"
     VIEW = "view"
     COMPUTE_DISABLED = "compute_disabled"
     AGENT = "agent"
@@ -82,6 +83,7 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         Term.FLAVOR: "{value}",
         Term.JOB_HINT: "only the job service can make the scheduler hint numa_ext_job, and did not make this: {value}",
         Term.GROUP: "its server group cannot be placed on the fabric: {value}",
+        Term.QUIET_LEAF: "a server group has the uplinks of its leaf alone, and [numa_ext]net_singles is {value}",
         Term.VIEW: "the view of Placement is {value}; [numa_ext]on_stale is {against}",
         Term.COMPUTE_DISABLED: "its nova-compute is disabled: trait {against} is {value}",
         Term.AGENT: "no host agent has published this host to Placement",

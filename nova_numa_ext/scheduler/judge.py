@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from nova_numa_ext.policy.gpu.candidate_sets import GpuOffer, parts_left
 from nova_numa_ext.policy.modes import Mode
+from nova_numa_ext.policy.network.singles import Singles
 from nova_numa_ext.policy.numa import candidates, cells, requirements
 from nova_numa_ext.policy.numa.candidates import Candidate, Ranked
 from nova_numa_ext.policy.numa.cells import CpuPolicy, GuestCell, Prediction
@@ -92,6 +93,7 @@ class DecisionContext:
     :param modes: of the hosts that are not to be refused, by root provider
     :param reach: judges remote GPUs; None where none are asked for, or nothing is known of them
     :param net_block: how well hosts suit a server of no group by their leafs, by root provider
+    :param closed: hosts that are refused to it by their leafs
     """
 
     snapshot: FleetSnapshot
@@ -104,6 +106,7 @@ class DecisionContext:
     modes: Mapping[str, Mode] = field(default_factory=dict)
     reach: Reach | None = None
     net_block: Mapping[str, float] = field(default_factory=dict)
+    closed: frozenset[str] = frozenset()
 
 
 def _no_gpus(_: Candidate) -> None:
@@ -164,6 +167,8 @@ class Judge:
 
         What costs least comes first: in a cloud that is nearly sold out, most hosts have no room.
         """
+        if host_state.uuid in self._context.closed:
+            return verdict(host_state, (Reason(Term.QUIET_LEAF, Singles.REFUSE.value),))
         if self._pcpus and not nova_objects.room(host_state, self._pcpus, len(self._guest)):
             return verdict(host_state, (Reason(Term.NUMA_CELLS, 0, len(self._guest)),))
         view = self._view(host_state)

@@ -22,7 +22,6 @@ from nova_numa_ext.conf import GROUP, SchedulerOptions, read, register_opts, vie
 from nova_numa_ext.fabrics import PlacementFabrics
 from nova_numa_ext.gpu_options import rules
 from nova_numa_ext.job_hint import hint_keys
-from nova_numa_ext.policy.network.groups import PlanOptions, PolicyName
 from nova_numa_ext.policy.network.planner import plan
 from nova_numa_ext.scheduler import fleet
 from nova_numa_ext.scheduler.group_plan import GroupPlanner
@@ -129,11 +128,6 @@ class _Process:
             self._options, self._configured_in = None, 0
 
 
-def plan_options(options: SchedulerOptions) -> PlanOptions:
-    """Return how leafs are chosen for server groups."""
-    return PlanOptions(PolicyName(options.net.policy), remainders_most=options.net.remainders)
-
-
 def _made() -> Engine:
     conf, options = nova_conf.CONF, _process.options()
     view = fleet.from_nova(conf, options)
@@ -152,13 +146,14 @@ def _made() -> Engine:
     groups = GroupPlanner(
         lambda: PlacementFabrics(PlacementClient(endpoints.placement(conf))),
         plan,
-        plan_options(options),
+        options.net.plan_options,
     )
     settings = view_settings(options)
     prompt = RetrySettings(attempts=2)
     singles = SingleLeafs(
         lambda: PlacementFabrics(PlacementClient(endpoints.placement(conf), prompt)),
         settings.interval_s,
+        believed_s=settings.max_age_s,
     )
     remote = RemoteGpuSource(endpoints.placement(conf), settings.interval_s, settings.max_age_s)
     return Engine(

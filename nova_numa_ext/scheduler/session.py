@@ -29,6 +29,7 @@ from nova_numa_ext.conf import GROUP, SchedulerOptions
 from nova_numa_ext.gpu_options import rules
 from nova_numa_ext.job_hint import hint_keys
 from nova_numa_ext.policy.modes import Mode
+from nova_numa_ext.policy.network.singles import Singles
 from nova_numa_ext.policy.numa.multipliers import aggregate_key
 from nova_numa_ext.policy.numa.score import SCORED, Floats, Scores
 from nova_numa_ext.policy.picks import Pick
@@ -37,6 +38,7 @@ from nova_numa_ext.scheduler import (
     fleet,
     gpus,
     groups,
+    moves,
     nova_objects,
     planned,
     records,
@@ -60,6 +62,7 @@ from nova_numa_ext.scheduler.single_leafs import SingleLeafs
 from placement_traits.errors import NumaExtError
 from placement_traits.journal import Journal
 from placement_traits.request import concerns_us
+from placement_traits.snapshot import FleetSnapshot
 
 LOG = logging.getLogger(__name__)
 
@@ -292,6 +295,7 @@ class Engine:
         picks = self._settle(last) if last is not None else ()
         snapshot = last.context.snapshot if last is not None else self._view.snapshot()
         settled = any(pick.server == parsed.server for pick in picks)
+        net_block, closed = self._leafs_of_single(host_states, spec, parsed, snapshot)
         context = DecisionContext(
             snapshot=snapshot,
             recent=self._ledger.by_host(self._clock_s(), without=parsed.server),
@@ -304,11 +308,22 @@ class Engine:
             reach=remote_gpus.reach(
                 self._remote, spec, parsed.request, host_states, len(picks) - settled
             ),
-            net_block=self._singles.of(host_states, snapshot.arrays)
-            if self._singles is not None and parsed.group is None and parsed.request is not None
-            else {},
+            net_block=net_block,
+            closed=closed,
         )
         return context, settled
+
+    def _leafs_of_single(
+        self, host_states: Sequence[Any], spec: Any, parsed: ParsedSpec, snapshot: FleetSnapshot
+    ) -> tuple[Mapping[str, float], frozenset[str]]:
+        """Return how well hosts suit a server of no group by their leafs, and those that are refused to it."""
+        if self._singles is None or parsed.group is not None or parsed.request is None:
+            return {}, frozenset()
+        found = self._singles.of(host_states, snapshot.arrays)
+        refuses = self._options.net.singles is Singles.REFUSE
+        if not refuses or not found or moves.is_move(spec, host_states):
+            return found, frozenset()
+        return found, self._singles.closed(found)
 
     def _settle(self, last: Pass) -> tuple[Pick, ...]:
         """Find the host that nova took for the last server of this request; return all picks of the request."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The leafs of hosts as a server of no group finds them: how well each host suits, by its leaf.
 
-Where no host has the trait of a leaf, nothing is asked. Else the fabrics are read as often as the view of hosts is:
-what is older only ranks, and never refuses. So no decision waits for another one that reads.
+Where no host has the trait of a leaf, nothing is asked. Else the fabrics are read as often as the view of hosts is, so
+no decision waits for another one that reads. What could not be read for a while ranks, and refuses nothing.
 """
 
 import logging
@@ -38,6 +38,7 @@ class SingleLeafs:
     :param fabrics: returns those in Placement; called when the first host has a leaf
     :param interval_s: seconds between two readings, at least
     :param clock_s: monotonic clock
+    :param believed_s: seconds for which what was read may refuse hosts
     """
 
     def __init__(
@@ -45,14 +46,17 @@ class SingleLeafs:
         fabrics: Callable[[], ReadFabrics],
         interval_s: float,
         clock_s: Callable[[], float] = time.monotonic,
+        *,
+        believed_s: float = float("inf"),
     ) -> None:
         self._fabrics = fabrics
         self._interval_s = interval_s
         self._clock_s = clock_s
+        self._believed_s = believed_s
         self._lock = threading.Lock()
         self._source: ReadFabrics | None = None
         self._states: Sequence[FabricState] = ()
-        self._due_s = -float("inf")
+        self._due_s = self._read_s = -float("inf")
 
     def of(self, host_states: Sequence[Any], arrays: FleetArrays) -> Mapping[str, float]:
         """Return the value of each host that hangs on a leaf, by root provider.
@@ -82,12 +86,23 @@ class SingleLeafs:
             value_of |= dict(zip(traits, found, strict=True))
         return {root: value_of[trait] for root, trait in trait_of.items() if trait in value_of}
 
+    def closed(self, value_of: Mapping[str, float]) -> frozenset[str]:
+        """Return the hosts whose uplinks a group has alone, as far as that is known of late.
+
+        :param value_of: as of :meth:`of`
+        """
+        if self._clock_s() - self._read_s > self._believed_s:
+            return frozenset()
+        return frozenset(root for root, value in value_of.items() if value == singles.CLOSED)
+
     def _read(self) -> Sequence[FabricState]:
         if self._clock_s() >= self._due_s and self._lock.acquire(blocking=False):
             try:
                 self._due_s = self._clock_s() + self._interval_s
                 self._source = self._source or self._fabrics()
+                began_s = self._clock_s()
                 self._states = self._source.read()
+                self._read_s = began_s
             except NumaExtError as error:
                 LOG.warning("Single servers are placed by older knowledge of leafs: %s", error)
             finally:

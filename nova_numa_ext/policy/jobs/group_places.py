@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from nova_numa_ext.policy.jobs.job import Scope
-from nova_numa_ext.policy.network.groups import GroupRequest, LeafPlaces, LeafPlan
+from nova_numa_ext.policy.network.groups import GroupRequest, LeafPlaces, LeafPlan, PlanOptions
 from nova_numa_ext.policy.network.leafs import Leaf, Leafs
 from nova_numa_ext.policy.network.planner import plan
 from nova_numa_ext.policy.numa.coarse_terms import Integers, Mask
@@ -99,6 +99,14 @@ class GroupTakes:
             )
         return replace(fabric.leafs, leafs=tuple(leafs), uplinks=uplinks)
 
+    def closed(self, fabrics: Sequence[NumberedLeafs]) -> frozenset[int]:
+        """Return the numbers of the leafs whose uplinks a group has alone."""
+        found: set[int] = set()
+        for fabric in fabrics:
+            leafs = self.on(fabric, {}) if self.large else fabric.leafs
+            found |= {each for at, each in enumerate(fabric.number) if leafs.is_closed(at)}
+        return frozenset(found)
+
     def _residents(self, leaf: Leaf, number: int) -> Iterator[NetClass]:
         there = Counter(leaf.residents)
         for use in NetClass:
@@ -155,7 +163,11 @@ class GroupHosts:
 
 
 def places(
-    part: GroupPart, candidates: Candidates, fabrics: Sequence[NumberedLeafs], takes: GroupTakes
+    part: GroupPart,
+    candidates: Candidates,
+    fabrics: Sequence[NumberedLeafs],
+    takes: GroupTakes,
+    options: PlanOptions,
 ) -> GroupHosts | tuple[Reason, ...]:
     """Return hosts for all servers of a group, or why it has none; () without a fabric."""
     order = candidates.order
@@ -165,7 +177,7 @@ def places(
         by_leaf = _by_leaf(rows, candidates.leaf)
         free = {number: len(hosts) for number, hosts in by_leaf.items()}
         for fabric in fabrics:
-            found = plan(takes.on(fabric, free), _asked(part, fabric.leafs))
+            found = plan(takes.on(fabric, free), _asked(part, fabric.leafs), options)
             if isinstance(found, LeafPlan):
                 return _hosts(found, fabric, by_leaf, part.spares)
             reasons = found.reasons

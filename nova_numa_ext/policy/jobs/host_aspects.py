@@ -27,6 +27,8 @@ from nova_numa_ext.policy.jobs import postponing
 from nova_numa_ext.policy.jobs.host_view import L3_CLASSES, HostClaims, HostsView, Integers, Mask
 from nova_numa_ext.policy.jobs.job import Part
 from nova_numa_ext.policy.jobs.limits import SECTION
+from nova_numa_ext.policy.network.groups import DEFAULT_PLAN, PlanOptions
+from nova_numa_ext.policy.network.singles import Singles
 from nova_numa_ext.policy.numa import coarse, coarse_terms, requirements
 from nova_numa_ext.policy.numa.coarse import CELL, POOL
 from nova_numa_ext.policy.numa.score import Floats
@@ -46,12 +48,16 @@ class PlannerSettings(Section):
     """What the operator decides about planning.
 
     :param rules: how GPUs are judged: made of options and files
+    :param leafs: how leafs are chosen for groups
+    :param singles: what becomes of servers of no group on leafs that a group has alone
     """
 
     section: ClassVar = SECTION
     title: ClassVar = "How jobs are planned"
 
     rules: GpuRules = DEFAULT_RULES
+    leafs: PlanOptions = DEFAULT_PLAN
+    singles: Singles = Singles.AVOID
     most_postponements: int = option(
         postponing.MOST_POSTPONEMENTS,
         "Postponements after which a job of ``numa_ext:gpu_policy=topo_p`` takes any place.",

@@ -40,6 +40,7 @@ from nova_numa_ext.policy.jobs.host_view import HostClaims, HostsView, Integers,
 from nova_numa_ext.policy.jobs.job import Job, Part, Scope
 from nova_numa_ext.policy.jobs.plan import HostPlace, Never, Outcome, Plan, Wait
 from nova_numa_ext.policy.jobs.terms import JobTerm
+from nova_numa_ext.policy.network.singles import Singles
 from nova_numa_ext.policy.numa.score import Floats
 from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet_arrays import UNKNOWN
@@ -81,10 +82,11 @@ class _Found:
 
 
 class _Fleet(NamedTuple):
-    """All hosts, and what jobs take of them."""
+    """All hosts, what jobs take of them, and what the operator decides."""
 
     view: HostsView
     claims: HostClaims
+    settings: PlannerSettings
 
 
 class HostPlanner:
@@ -127,7 +129,8 @@ class HostPlanner:
             offered = offers[part.name]
             if part is not order[0]:
                 offered = self._offered(part, view, own, settings)
-            found = _found(part, part.scope(waited_s).scope, offered, barred, _Fleet(view, own))
+            fleet = _Fleet(view, own, settings)
+            found = _found(part, part.scope(waited_s).scope, offered, barred, fleet)
             chosen = found.chosen
             if not chosen:
                 never = self._never(job, view, settings)
@@ -216,7 +219,7 @@ class HostPlanner:
                     counts = np.minimum(counts, offer.counts)
             offered = _Offered(counts, None, missed(part.request, empty))
             scope = part.wait_for[-1].scope
-            return _found(part, scope, offered, set(), _Fleet(empty, HostClaims(empty)))
+            return _found(part, scope, offered, set(), _Fleet(empty, HostClaims(empty), settings))
 
         return view.remembered(("most", part), make)
 
@@ -252,10 +255,22 @@ def _found(part: Part, scope: Scope, offered: _Offered, barred: set[int], fleet:
         if of_group.chosen or part.network.binds:
             return of_group
         reasons = of_group.reasons
+    elif fleet.settings.singles is Singles.REFUSE:
+        closed = _closed(offered, fleet)
+        barred = barred | closed
+        reasons = (Reason(JobTerm.QUIET_LEAFS, len(closed), where=part.name),) if closed else ()
     areas = fleet.view.pod if scope is Scope.POD else fleet.view.leaf
     chosen, servers = _arranged(part, scope, offered, barred, areas)
     spare = _spare(part, scope, offered, barred, chosen, areas=areas) if chosen else ()
     return _Found(chosen, spare, servers, () if chosen else reasons)
+
+
+def _closed(offered: _Offered, fleet: _Fleet) -> set[int]:
+    """Return the hosts that would take a server, on leafs whose uplinks a group has alone."""
+    view = fleet.view
+    leafs = fleet.claims.groups.closed(view.leaf_hosts) - {UNKNOWN}
+    on_them = np.isin(view.leaf, [*leafs]) & (offered.counts > 0)
+    return {*np.flatnonzero(on_them).tolist()} if leafs else set()
 
 
 def _of_group(
@@ -272,7 +287,9 @@ def _of_group(
         good &= offered.utility >= part.request.min_utility
     order = rows[np.lexsort(_keys(rows, offered, offered.counts))]
     candidates = Candidates(order, good, view.leaf)
-    found = group_places.places(asked, candidates, view.leaf_hosts, fleet.claims.groups)
+    found = group_places.places(
+        asked, candidates, view.leaf_hosts, fleet.claims.groups, fleet.settings.leafs
+    )
     if isinstance(found, GroupHosts):
         chosen, spare = ([(row, 1) for row in each] for each in (found.rows, found.spares))
         return _Found(chosen, spare, part.count)

@@ -37,6 +37,7 @@ class JobTerm(StrEnum):
     HOSTS_EXCLUDED = "hosts_excluded"
     NARROWER = "narrower"
     NO_FABRIC = "no_fabric"
+    QUIET_LEAFS = "quiet_leafs"
     POSTPONED = "postponed"
     PREEMPTS = "preempts"
     UNREADABLE = "unreadable"
@@ -93,6 +94,7 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         JobTerm.HOSTS_EXCLUDED: "hosts left out, because nova refused them: {value}",
         JobTerm.NARROWER: "part {where} waits for a place within one {value}, {against} s more",
         JobTerm.NO_FABRIC: "part {where} is a group on the fabric, and the cloud has described none",
+        JobTerm.QUIET_LEAFS: "part {where}: hosts on leafs that a group has alone, left out: {value}",
         JobTerm.POSTPONED: (
             "part {where}: a better place is waited for, postponed {value} times of {against}"
         ),
@@ -172,6 +174,7 @@ OPEN: Final = frozenset(
 
 TENANTS_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
     {
+        JobTerm.QUIET_LEAFS: "hosts on leafs that a group has alone are left out",
         JobTerm.BEHIND: "behind another job, which finds no place",
         JobTerm.RESERVED: "places are kept free for another job",
         JobTerm.HOSTS_EXCLUDED: "hosts left out, because nova refused them: {against}",

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from placement_traits.fabric import LeafLayout
 from placement_traits.names import NetClass, UplinkShare
@@ -69,6 +69,9 @@ class PlanOptions:
     shared: PolicyName = PolicyName.BEST_FIT
     quiet: PolicyName = PolicyName.VNB
     remainders_most: int = 2
+
+
+DEFAULT_PLAN: Final = PlanOptions()
 
 
 @dataclass(frozen=True, slots=True)

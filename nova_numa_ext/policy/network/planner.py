@@ -22,6 +22,7 @@ from nova_numa_ext.policy.network.allocation import (
 from nova_numa_ext.policy.network.exclusive import exclusive
 from nova_numa_ext.policy.network.first import first_available, first_contiguous
 from nova_numa_ext.policy.network.groups import (
+    DEFAULT_PLAN,
     Claims,
     GroupRequest,
     LeafPlaces,
@@ -49,13 +50,12 @@ SHARING: Final[Mapping[PolicyName, Allocate]] = {
 }
 """The policies that hold nothing."""
 
-_DEFAULT: Final = PlanOptions()
 _BY_ORDER: Final = (PolicyName.FIRST_AVAILABLE, PolicyName.FIRST_CONTIGUOUS, PolicyName.VNB)
 _WITHOUT_OTHERS: Final = (PolicyName.VNB, PolicyName.EXCLUSIVE)
 
 
 def plan(
-    leafs: Leafs, request: GroupRequest, options: PlanOptions = _DEFAULT
+    leafs: Leafs, request: GroupRequest, options: PlanOptions = DEFAULT_PLAN
 ) -> LeafPlan | NoLeafs:
     """Return leafs for a group, or why it has none."""
     if problem := _problem(leafs, request):

@@ -4,18 +4,27 @@
 ==========================  ==========================================================================================
 leaf                        value
 ==========================  ==========================================================================================
-a group has it alone        0: a server there would use uplinks that are promised
+a group has it alone        0: a server there would use uplinks that are promised; operators may have it refused
 in use                      from one half up to 1, the fuller the better: wide places stay whole
 nothing is on it            below one half, more towards the last leafs: large groups begin at the first
 ==========================  ==========================================================================================
 """
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Final
 
 from nova_numa_ext.policy.network.leafs import Leafs
 
+CLOSED: Final = 0.0
 IN_USE: Final = 0.5
+
+
+class Singles(StrEnum):
+    """What becomes of servers of no group on leafs that a group has alone."""
+
+    AVOID = "avoid"
+    REFUSE = "refuse"
 
 
 def values(leafs: Leafs, used: Sequence[int]) -> list[float]:
@@ -28,7 +37,7 @@ def values(leafs: Leafs, used: Sequence[int]) -> list[float]:
     for at, (leaf, hosts) in enumerate(zip(leafs.leafs, used, strict=True)):
         busy = max(hosts, leaf.held_hosts)
         if leafs.is_closed(at):
-            found.append(0.0)
+            found.append(CLOSED)
         elif busy:
             found.append(IN_USE + (1.0 - IN_USE) * min(1.0, busy / max(1, leaf.size)))
         else:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from nova import exception
+from nova import exception, objects
 from nova.conf import CONF
 
 from nova_numa_ext.cli import explain_command
@@ -16,6 +16,7 @@ from nova_numa_ext.heal.group_claims import GroupMember, SweepResult, sweep
 from nova_numa_ext.policy.modes import Mode
 from nova_numa_ext.policy.network.groups import LeafPlan
 from nova_numa_ext.policy.network.planner import plan
+from nova_numa_ext.policy.network.singles import Singles
 from nova_numa_ext.scheduler import process, session
 from nova_numa_ext.scheduler.group_plan import GroupPlanner
 from nova_numa_ext.scheduler.single_leafs import SingleLeafs
@@ -74,7 +75,7 @@ class Trained:
             chosen,
             self.cloud.view,
             Journal(self.cloud.journal_path, 2**22, 1),
-            group_planner=GroupPlanner(lambda: self.fabrics, plan, process.plan_options(chosen)),
+            group_planner=GroupPlanner(lambda: self.fabrics, plan, chosen.net.plan_options),
             singles=SingleLeafs(lambda: self.fabrics, interval_s=0.0),
         )
         self.engine = engine
@@ -208,6 +209,27 @@ def test_single_servers_stay_off_a_groups_uplinks_and_go_where_others_are(small)
     small.configure(net_block_multiplier=0.0)
     free(small)
     assert leafs_of(small.boot(None, 1, keys=keys)) != []
+
+
+def test_single_servers_are_refused_on_a_groups_own_uplinks_where_the_operator_says_so(small):
+    """Both pods have a quiet group; a single server that exists may still move there."""
+    keys = {"numa_ext:net_class": "low"}
+    small.boot(server_group(1), 4)
+    small.boot(server_group(2), 4)
+    (host,) = small.boot(None, 1, keys=keys)
+    small.configure(net=NetworkOptions(singles=Singles.REFUSE))
+    with pytest.raises(exception.NoValidHost):
+        small.boot(None, 1, keys=keys)
+    refused = small.cloud.entries("filter")[-1]["details"][0]["reasons"][0]["text"]
+    assert refused == (
+        "a server group has the uplinks of its leaf alone, and [numa_ext]net_singles is refuse"
+    )
+    here = objects.Destination(cell=objects.CellMapping(uuid=str(uuid.uuid4())))
+    assert small.boot(None, 1, keys=keys, requested_destination=here)
+    small.fabrics.release(server_group(1).uuid)
+    small.configure(net=NetworkOptions(singles=Singles.REFUSE))
+    assert set(leafs_of(small.boot(None, 1, keys=keys))) <= {"l000", "l001"}
+    assert host
 
 
 def test_explain_shows_where_a_group_goes_and_why(small, capsys):

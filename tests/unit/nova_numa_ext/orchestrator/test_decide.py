@@ -18,6 +18,8 @@ from nova_numa_ext.policy.jobs.plan import ProviderAmount
 from nova_numa_ext.policy.jobs.queue import Discipline, QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import sentence
+from nova_numa_ext.policy.network.groups import PlanOptions, PolicyName
+from nova_numa_ext.policy.network.singles import Singles
 from placement_traits import names
 from placement_traits.errors import InvalidValueError, ServiceUnavailableError
 from placement_traits.reason import Reason
@@ -400,6 +402,13 @@ def test_the_queue_of_an_empty_file_is_the_one_that_nothing_was_said_of(tmp_path
     found = jobs_conf.read(configured(tmp_path))
     assert (found.queue, found.planning.planner) == (QueueSettings(), PlannerSettings())
     assert not found.queue.limited
+
+
+def test_groups_get_leafs_as_the_file_says(tmp_path):
+    lines = ("net_policy = balanced", "net_remainders = 0", "net_singles = refuse")
+    planner = decide.made(configured(tmp_path, *lines), None)._planner
+    assert planner.leafs == PlanOptions(PolicyName.BALANCED, remainders_most=0)
+    assert planner.singles is Singles.REFUSE
 
 
 def test_what_a_pci_alias_and_a_gpu_option_say_is_checked_at_the_start(tmp_path):

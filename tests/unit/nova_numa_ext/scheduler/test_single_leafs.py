@@ -107,3 +107,22 @@ def test_fabrics_are_read_when_they_are_due_and_old_ones_stay_while_placement_is
     now[0], fabrics.silent = 11.0, True
     assert leafs.of(states(a=1), arrays) == first
     assert fabrics.asked == 2
+
+
+def test_hosts_of_a_groups_own_leafs_are_refused_as_long_as_what_was_read_is_believed():
+    class Held(Fabrics):
+        def read(self):
+            (found,) = super().read()
+            first, *others = found.leafs.leafs
+            alone = replace(first, held={names.LEAF_BLOCK: 2})
+            return [replace(found, leafs=replace(found.leafs, leafs=(alone, *others)))]
+
+    fabrics, now = Held(), [0.0]
+    leafs = SingleLeafs(lambda: fabrics, 10.0, lambda: now[0], believed_s=60.0)
+    values = leafs.of(states(a=1, c=0), hosts(a="l000", c="l001"))
+    assert leafs.closed(values) == {root("a")}
+    fabrics.silent = True
+    for seconds, closed in ((59.0, {root("a")}), (61.0, set())):
+        now[0] = seconds
+        assert leafs.of(states(a=1, c=0), hosts(a="l000", c="l001")) == values
+        assert leafs.closed(values) == closed

@@ -14,6 +14,8 @@ from nova_numa_ext.policy.jobs.job import Job, Part, Scope, ScopeWait
 from nova_numa_ext.policy.jobs.part_specs import group_hints, group_of, of_part
 from nova_numa_ext.policy.jobs.plan import HostPlace, Never, Outcome, Plan, Wait
 from nova_numa_ext.policy.jobs.terms import for_tenants, sentence
+from nova_numa_ext.policy.network.groups import PlanOptions, PolicyName
+from nova_numa_ext.policy.network.singles import Singles
 from placement_traits import names
 from placement_traits.fabric import Fabric
 from placement_traits.fleet_arrays import UNKNOWN
@@ -42,7 +44,7 @@ def hosts_of(plan: Fabric, **busy: tuple[int, ...]) -> HostsView:
 
 def job(
     count: int,
-    network: NetworkRequest = QUIET,
+    network: NetworkRequest | None = QUIET,
     uuid: str = "job",
     request: WorkloadRequest = SMALL,
     **more: object,
@@ -52,9 +54,9 @@ def job(
 
 
 def planned(
-    asked: Job, hosts: HostsView, claims: HostClaims, now: float = 0.0
+    asked: Job, hosts: HostsView, claims: HostClaims, now: float = 0.0, **settings: object
 ) -> Outcome[HostPlace]:
-    return HostPlanner().plan(asked, hosts, claims, now, PlannerSettings())
+    return HostPlanner().plan(asked, hosts, claims, now, PlannerSettings(**settings))  # type: ignore[arg-type]
 
 
 def leafs_taken(outcome: Outcome[HostPlace], plan: Fabric) -> Mapping[str, int]:
@@ -107,6 +109,51 @@ def test_groups_of_one_round_keep_off_each_others_uplinks() -> None:
         "l000",
         "l001",
     }
+
+
+def test_groups_that_share_get_leafs_as_the_operator_chooses() -> None:
+    plan = fabric([18] * 4)
+    hosts = hosts_of(plan)
+    asked = job(20, NetworkRequest(within="pod"))
+    found = planned(asked, hosts, HostClaims(hosts))
+    assert leafs_taken(found, plan) == {"l000": 18, "l001": 2}
+    balanced = PlanOptions(PolicyName.BALANCED)
+    found = planned(asked, hosts, HostClaims(hosts), leafs=balanced)
+    assert leafs_taken(found, plan) == {"l000": 10, "l001": 10}
+
+
+def test_servers_of_no_group_keep_off_a_groups_own_leafs_where_they_are_refused_there() -> None:
+    """The group's claim is not in Placement yet, as in the round that plans it, or it is."""
+    plan = fabric([3, 3, 3, 3])
+    hosts = hosts_of(plan)
+    claims = HostClaims(hosts)
+    group = job(4, QUIET)
+    found = planned(group, hosts, claims)
+    assert leafs_taken(found, plan).keys() == {"l000", "l001"}
+    assert isinstance(found, Plan)
+    claims.take(group, found)
+    held = tuple(
+        replace(leaf, held={names.LEAF_BLOCK: 2}) if leaf.name in {"l000", "l001"} else leaf
+        for leaf in hosts.fabrics[0].leafs.leafs
+    )
+    (known,) = hosts.fabrics
+    shown = replace(hosts, fabrics=(replace(known, leafs=replace(known.leafs, leafs=held)),))
+    single = job(7, None, uuid="single")
+    for seen, taken in ((hosts, claims), (shown, HostClaims(shown))):
+        assert isinstance(planned(single, seen, taken), Plan)
+        refused = planned(single, seen, taken, singles=Singles.REFUSE)
+        assert isinstance(refused, Wait)
+        assert why(refused)[0] == "part p: servers that find a place: 6, requested: 7"
+        assert "hosts on leafs that a group has alone, left out:" in why(refused)[1]
+        fits = planned(replace(single, parts=(replace(single.parts[0], count=6),)), seen, taken)
+        assert isinstance(fits, Plan)
+        there = planned(
+            replace(single, parts=(replace(single.parts[0], count=6),)),
+            seen,
+            taken,
+            singles=Singles.REFUSE,
+        )
+        assert leafs_taken(there, plan).keys() == {"l002", "l003"}
 
 
 def test_a_quiet_group_keeps_off_leafs_that_others_share() -> None:
