@@ -47,11 +47,12 @@ _PID_SHIFT: Final = 3
 
 @dataclass
 class _Remembered:
-    """What this machine cannot hold: CPUs by thread, share of the memory by node."""
+    """What this machine cannot hold: CPUs by thread, share of the memory by node; and its ranges as seen last."""
 
     shares: dict[int, float]
     bound: bool
     cpus: dict[int, str] = field(default_factory=dict)
+    ram: tuple[RamRange, ...] = ()
 
 
 class RememberingOperations(HostOperations):
@@ -90,7 +91,9 @@ class RememberingOperations(HostOperations):
 
     def guest_ram(self, uuid: str) -> tuple[RamRange, ...]:
         """Walk the page tables; the pages are dealt to the remembered nodes."""
-        return tuple(self._dealt(uuid, found) for found in super().guest_ram(uuid))
+        known = self._known[uuid]
+        known.ram = tuple(self._dealt(uuid, found) for found in super().guest_ram(uuid))
+        return known.ram
 
     def _dealt(self, uuid: str, found: RamRange) -> RamRange:
         known = self._known[uuid]
@@ -114,9 +117,11 @@ class RememberingOperations(HostOperations):
         return ()
 
     def move_memory(self, uuid: str, targets: Sequence[Target], limits: MoveLimits) -> MoveReport:
-        """Remember the shares; all pages arrive at once."""
-        self._known[uuid].shares = {node: part for node, part in targets[0].shares if part > 0}
-        return MoveReport(1, 0, 0, 1, 0.0, "")
+        """Remember the shares; all pages arrive at once, and where they are is reported as the mover does."""
+        known = self._known[uuid]
+        known.shares = {node: part for node, part in targets[0].shares if part > 0}
+        known.ram = tuple(self._dealt(uuid, found) for found in known.ram)
+        return MoveReport(1, 0, 0, 1, 0.0, "", 0.0, known.ram)
 
 
 def operations(conf: Options, folder: Path) -> RememberingOperations:

@@ -31,7 +31,7 @@ from host_agent.model.assignment import (
 )
 from host_agent.model.journal import Result
 from host_agent.model.modes import Feature, Modes
-from host_agent.model.process import MoveLimits, MoveReport
+from host_agent.model.process import MoveLimits, MoveReport, RamRange
 from host_agent.model.terms import Term
 from host_agent.model.workload import Activity
 from placement_traits.errors import NumaExtError
@@ -48,13 +48,14 @@ class RoundHooks:
     """What a round asks of and reports to other parts.
 
     :param migrating: whether a live migration of a server is running; asked only before its pages are moved
-    :param moved: called when the pages of a server were walked to the end and where they are must be read again
+    :param moved: called when the pages of a server were walked to the end, with where they are now; nothing of that
+        where it must be read again
     :param progress: called before each server
     :param clock: seconds, monotonic
     """
 
     migrating: Callable[[str], bool]
-    moved: Callable[[str], None]
+    moved: Callable[[str, tuple[RamRange, ...]], None]
     progress: Callable[[], None] = lambda: None
     clock: Callable[[], float] = time.monotonic
 
@@ -243,7 +244,7 @@ class Executor:
                 continue
             self._backoff.walked(desired.uuid, todo.targets, report, memory.dead_band)
             if report.over:
-                self._hooks.moved(desired.uuid)
+                self._hooks.moved(desired.uuid, report.ram)
             outcomes[desired.uuid] = self._report_move(desired, guest, todo, report, outcome)
 
     def _report_move(
@@ -257,7 +258,8 @@ class Executor:
         problem = report.problem
         if not problem and report.failed:
             problem = _STUCK
-        entry = _move(desired, guest, todo, **report._asdict())
+        figures = {name: value for name, value in report._asdict().items() if name != "ram"}
+        entry = _move(desired, guest, todo, **figures)
         if problem:
             self._report.failed(guest, "move", problem, **entry)
         else:

@@ -14,17 +14,24 @@ one page of a huge one moves all of it).
   addresses ends up with about the same shares.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+from host_agent.model.process import RamRange
 from placement_traits.errors import InvalidValueError
 
 Shares: TypeAlias = Mapping[int, float]
 """NUMA node -> fraction of the guest's memory; the fractions sum to 1."""
 
 HUGE_UNIT_BYTES: Final = 2 * 1024 * 1024
+
+SAMPLE_MIN: Final = 100
+"""Fewer pages show nothing: a guest that has touched little of its memory is hit by few of a sample."""
+
+_SIGMAS: Final = 4.0  # one look in 16,000 contradicts by chance, and costs a full pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,37 @@ def share_error(actual: Shares, desired: Shares) -> float:
         (abs(actual.get(node, 0.0) - desired.get(node, 0.0)) for node in {**actual, **desired}),
         default=0.0,
     )
+
+
+def ram_shares(ram: Iterable[RamRange]) -> dict[int, float]:
+    """Return node -> share of the resident guest memory; empty where nothing is resident."""
+    held: dict[int, int] = defaultdict(int)
+    for found in ram:
+        for node, kib in found.resident_kb:
+            held[node] += kib
+    total = sum(held.values())
+    return {node: kib / total for node, kib in sorted(held.items())} if total else {}
+
+
+def sample_agrees(pages: Mapping[int, int], shares: Shares) -> bool:
+    """Tell whether sampled pages are as they would be with these shares, but for chance.
+
+    :param pages: node -> pages of the sample that are there
+    :returns: false, too, where the sample has too few pages to show anything
+    """
+    total = sum(pages.values())
+    if total < SAMPLE_MIN:
+        return False
+    return all(
+        abs(pages.get(node, 0) / total - part) <= _SIGMAS * math.sqrt(_variance(part, total))
+        for node in {**pages, **shares}
+        for part in (shares.get(node, 0.0),)
+    )
+
+
+def _variance(part: float, total: int) -> float:
+    """Of the part that a sample of so many pages finds; one page more or less is never a contradiction."""
+    return max(part * (1.0 - part), 1.0 / total) / total
 
 
 def apportion(

@@ -101,6 +101,8 @@ class MoveReport(NamedTuple):
     :param seconds: time taken
     :param problem: the sentence about what stopped it, "" when nothing did
     :param longest_ms: the longest of the calls
+    :param ram: the ranges with their pages as the walk has left them; empty until it is over, and where it has left
+        pages behind, was stopped or took so long that only a full pass shows where they are
     """
 
     moved_kb: int
@@ -110,10 +112,11 @@ class MoveReport(NamedTuple):
     seconds: float
     problem: str
     longest_ms: float = 0.0
+    ram: tuple[RamRange, ...] = ()
 
     @property
     def over(self) -> bool:
-        """The walk has ended; a new full pass shows what it left."""
+        """The walk has ended; ``ram``, or a new full pass, shows what it left."""
         return not self.remaining_kb or bool(self.failed or self.problem)
 
 

@@ -2,19 +2,20 @@
 """Look at the host: domains, threads, where guest memory is, how much is free.
 
 Cheap looks (threads, sampled pages) happen every round; expensive ones (domain XML, page tables, the topology) at
-events, at resyncs and after moves. A server that cannot be read is reported with its problem and does not keep the
-others from being seen.
+events, at resyncs and after moves that the mover cannot tell the end of. A server that cannot be read is reported with
+its problem and does not keep the others from being seen.
 """
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from host_agent.machine.libvirt import DomainSource, ListedDomain
 from host_agent.machine.privileged.api import Privileged
 from host_agent.model.assignment import Guest, Observation
+from host_agent.model.pages import SAMPLE_MIN, ram_shares, sample_agrees
 from host_agent.model.process import Process, RamRange
 from host_agent.model.workload import Activity, Unmanaged, Workload, parse
 from host_agent.observe.machine_files import MachineFiles
@@ -23,19 +24,21 @@ from placement_traits.topology import HostTopology
 
 LOG = logging.getLogger(__name__)
 
-# A guest that has touched little of its memory is hit by few sampled pages, which show nothing: the full pass counts.
-_SAMPLE_MIN: Final = 100
 _NO_RAM: Final = "its memory was not found among its mappings, so its pages stay"
 
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """Guest memory as the last full pass saw it, and the process it belongs to."""
+    """Guest memory as the last full pass saw it, or the mover left it, and the process it belongs to.
+
+    :param reported: by the mover, and not compared with a sample yet
+    """
 
     pid: int
     started: int
     ram: tuple[RamRange, ...]
     at: float
+    reported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +130,21 @@ class Observer:
         return self._last is not None
 
     def forget_memory(self, uuid: str) -> None:
-        """Walk the page tables of a server again at the next look: its pages were moved."""
+        """Walk the page tables of a server again at the next look."""
         self._memory.pop(uuid, None)
+
+    def moved(self, uuid: str, ram: Sequence[RamRange]) -> None:
+        """Take note that the pages of a server were moved.
+
+        The mover's word holds for what it has walked as a whole, when the sample of the next look agrees with it; else
+        page tables are walked again.
+
+        :param ram: the ranges as the mover has left them
+        """
+        known = self._memory.pop(uuid, None)
+        left = {(found.start, found.end): found for found in ram}
+        if known and left.keys() == {(found.start, found.end) for found in known.ram}:
+            self._memory[uuid] = replace(known, ram=tuple(ram), at=self._clock(), reported=True)
 
     def _list(self) -> None:
         listed = {domain.uuid: domain for domain in self._source.domains()}
@@ -174,7 +190,7 @@ class Observer:
             known = self._memory.get(uuid) if acted_on and not full else None
             ranges = [(found.start, found.end) for found in known.ram] if known else []
             process, pages = self._privileged.look(uuid, ranges, self._sample_pages)
-            memory, fresh = self._ram(uuid, process, full=full)
+            memory, fresh = self._ram(uuid, process, dict(pages), full=full)
             sampled = {} if fresh else _shares(dict(pages))
         except (NumaExtError, OSError) as error:
             return Guest(workload, problem=str(error), gpus=gpus)
@@ -182,11 +198,18 @@ class Observer:
         problem = "" if memory.ram else _NO_RAM
         return Guest(workload, process, memory.ram, age, sampled, problem, gpus)
 
-    def _ram(self, uuid: str, process: Process, *, full: bool) -> tuple[_Memory, bool]:
+    def _ram(
+        self, uuid: str, process: Process, pages: Mapping[int, int], *, full: bool
+    ) -> tuple[_Memory, bool]:
+        """Return what is known of a server's memory, and whether it is newer than the sample, or as new."""
         known = self._memory.get(uuid)
         same = known and (known.pid, known.started) == (process.pid, process.started)
         if known and same and not full:
-            return known, False
+            if not known.reported:
+                return known, False
+            if sample_agrees(pages, ram_shares(known.ram)):
+                self._memory[uuid] = replace(known, reported=False)
+                return known, True
         ram = self._privileged.guest_ram(uuid)
         memory = _Memory(process.pid, process.started, ram, self._clock())
         if ram:  # a process that has just begun has not mapped it yet: look again
@@ -197,4 +220,4 @@ class Observer:
 def _shares(pages: Mapping[int, int]) -> Mapping[int, float]:
     """Return node -> share of sampled pages; nothing where there are too few."""
     total = sum(pages.values())
-    return {n: count / total for n, count in pages.items()} if total >= _SAMPLE_MIN else {}
+    return {n: count / total for n, count in pages.items()} if total >= SAMPLE_MIN else {}

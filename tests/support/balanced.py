@@ -105,9 +105,7 @@ class BalancedAgent:
             MachineFiles(lambda: self.host.topology, self.folder / "nodes"),
             clock=lambda: self.now_s,
         )
-        executor = make_executor(
-            self.host, self, options, observer.forget_memory, clock=lambda: self.now_s
-        )
+        executor = make_executor(self.host, self, options, observer.moved, clock=lambda: self.now_s)
         self.refiner = BalancingRefiner(
             self.counters or ModelledCounters(self._model, lambda _observation: {}),
             self.options,

@@ -288,7 +288,7 @@ class CountedHost(FakeHost):
         report = ActionReport(journal, lambda _action, _result: None)
         refiners, levels = self.controllers(journal)
         control = ResourceControl(Partitions(self, options.rdt), self, report, options.rdt, levels)
-        hooks = RoundHooks(self.migrating, observer.forget_memory)
+        hooks = RoundHooks(self.migrating, observer.moved)
         executor = Executor(self, control, report, options, hooks)
         self.agent = Agent(
             Stages(self, observer, executor, Refiners(refiners)),

@@ -10,6 +10,7 @@ from host_agent.apply.resource_control import LevelWriter, ResourceControl
 from host_agent.conf.options import Options
 from host_agent.machine.privileged.api import Privileged
 from host_agent.model.journal import ActionJournal, Result
+from host_agent.model.process import RamRange
 from tests.support.fake_host import FakeHost
 
 
@@ -21,7 +22,7 @@ def make_executor(
     host: FakeHost,
     journal: ActionJournal,
     options: Options,
-    moved: Callable[[str], None],
+    moved: Callable[[str, tuple[RamRange, ...]], None],
     *,
     seam: Privileged | None = None,
     levels: LevelWriter | None = None,

@@ -60,6 +60,7 @@ class FakeHost:
     :ivar against: what keeps latency-critical servers from being exclusive, "" for nothing
     :ivar waited: told the seconds of each wait for an event; a clock that goes on, for example
     :ivar move_kb: memory that one call of ``move_memory`` can move, KiB
+    :ivar mover_tells: it reports where it has left the pages
     """
 
     topology: HostTopology
@@ -76,6 +77,7 @@ class FakeHost:
     stubborn: set[int] = field(default_factory=set)
     jobs: set[str] = field(default_factory=set)
     move_kb: int = 1 << 40
+    mover_tells: bool = True
     sampled: dict[int, int] | None = None
     against: str = ""
     listings: int = 0
@@ -175,9 +177,7 @@ class FakeHost:
         return self._find(uuid).process
 
     def guest_ram(self, uuid: str) -> tuple[RamRange, ...]:
-        found = self._find(uuid)
-        end = _START + found.server.memory_mb * 1024 * 1024
-        return (RamRange(_START, end, found.bound, 4, -1, tuple(sorted(found.memory_kb.items()))),)
+        return _ram(self._find(uuid))
 
     def look(
         self, uuid: str, ranges: Sequence[tuple[int, int]], pages: int
@@ -211,7 +211,8 @@ class FakeHost:
                     found.memory_kb[target] = found.memory_kb.get(target, 0) + amount
                     surplus, left, moved = surplus - amount, left - amount, moved + amount
         remaining = sum(max(0, desired[n] - found.memory_kb.get(n, 0)) for n in desired)
-        return MoveReport(moved, remaining, 0, 1, 0.0, "")
+        reported = _ram(found) if self.mover_tells and not remaining else ()
+        return MoveReport(moved, remaining, 0, 1, 0.0, "", 0.0, reported)
 
     def count(self, threads: Sequence[tuple[str, Sequence[int]]]) -> CountReport:
         self.counted = [(uuid, tuple(tids)) for uuid, tids in threads]
@@ -273,6 +274,11 @@ class FakeHost:
 
     def reset_partitions(self, write: bool) -> tuple[str, ...]:
         return ()
+
+
+def _ram(found: _Running) -> tuple[RamRange, ...]:
+    end = _START + found.server.memory_mb * 1024 * 1024
+    return (RamRange(_START, end, found.bound, 4, -1, tuple(sorted(found.memory_kb.items()))),)
 
 
 def _pairs(threads: Sequence[tuple[str, Sequence[int]]]) -> set[tuple[str, int]]:

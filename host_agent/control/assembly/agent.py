@@ -122,7 +122,7 @@ def build(
         ResourceControl(partitions, privileged, report, conf.rdt, slo),
         report,
         conf,
-        RoundHooks(source.migrating, observer.forget_memory, progress),
+        RoundHooks(source.migrating, observer.moved, progress),
     )
     causes = slo.causes if slo else dict
     costs = Costs(None if dry_run else paths.costs, metrics.lost, causes=causes)

@@ -38,6 +38,8 @@ _PAGE_KB: Final = PAGE // 1024
 # A call moves whole windows: bounds how late it can be, and one move_pages call.
 _WINDOW: Final = 8 * UNIT
 _ROUNDS: Final = 3
+# What a longer walk saw of its first windows is too old to be reported as the present; a full pass costs little then.
+_REPORTED_S: Final = 10.0
 
 
 class PageKernel(Protocol):
@@ -70,6 +72,12 @@ class _Recipe:
         self.planned_kb = round(sum(lack.values()))
         self._enter = {node: kb / sum(lack.values()) for node, kb in lack.items()}
         self._due: dict[int, float] = defaultdict(float)  # bytes
+        self._left: dict[int, int] = defaultdict(int)
+
+    @property
+    def left_kb(self) -> tuple[tuple[int, int], ...]:
+        """(node, KiB) of the windows planned so far, ascending by node, when all that was planned has arrived."""
+        return tuple((node, held // 1024) for node, held in sorted(self._left.items()) if held)
 
     def plan(self, runs: Sequence[Run]) -> tuple[Move, ...]:
         """Return this window's moves.
@@ -77,6 +85,15 @@ class _Recipe:
         :param runs: where its pages are
         """
         held = resident_bytes(runs)
+        moves = self._moves(runs, held)
+        for node, kept in held.items():
+            self._left[node] += kept
+        for move in moves:
+            self._left[move.source] -= move.bytes
+            self._left[move.target] += move.bytes
+        return moves
+
+    def _moves(self, runs: Sequence[Run], held: Mapping[int, int]) -> tuple[Move, ...]:
         unit = min((run.unit_bytes for run in runs), default=1)
         desired = {node: kept // unit for node, kept in held.items()}
         for node, part in self._leave.items():
@@ -168,6 +185,8 @@ class Sweep:
         self._pid = pid
         self._targets = _plain(targets)
         self._stretches: list[tuple[int, int, bool, _Recipe]] = []
+        self._walked: list[tuple[RamRange, _Recipe]] = []
+        self._begun_s: float | None = None
         self._planned_kb = 0
         self._left_pages = 0
         self._calls = 0
@@ -183,6 +202,7 @@ class Sweep:
                 )
                 return
             recipe = _Recipe(dict(found.resident_kb), dict(target.shares))
+            self._walked.append((found, recipe))
             middle = min(max(target.start, begin), target.end)
             for start, end in ((middle, target.end), (target.start, middle)):
                 if start < end:
@@ -208,6 +228,8 @@ class Sweep:
     ) -> MoveReport:
         """Walk on within limits, at least over one window; call again for the rest."""
         started = clock()
+        if self._begun_s is None:
+            self._begun_s = started
         calls, moved_kb = self._calls, self._moved_kb
         self._pace.begin(limits.pause_ms, clock)
         while self._stretches and not self._problem:
@@ -222,6 +244,7 @@ class Sweep:
                     sleep(wait)
             if done_kb >= limits.max_kb or clock() - started >= limits.seconds:
                 break
+        ended = clock()
         finished = not self._stretches
         left_kb = self._left_pages * _PAGE_KB
         # Other software may have moved pages meanwhile: a walk that has not ended never reports that nothing is left.
@@ -231,10 +254,17 @@ class Sweep:
             open_kb,
             self._left_pages if finished else 0,
             self._calls - calls,
-            round(clock() - started, 6),
+            round(ended - started, 6),
             self._problem,
             round(self._pace.longest_ms, 3),
+            self._as_left() if ended - self._begun_s <= _REPORTED_S else (),
         )
+
+    def _as_left(self) -> tuple[RamRange, ...]:
+        """Return the ranges as this walk has left them, nothing where that is not exactly known."""
+        if self._stretches or self._left_pages or self._problem:
+            return ()
+        return tuple(found._replace(resident_kb=recipe.left_kb) for found, recipe in self._walked)
 
     def _window(self, size: int) -> None:
         """Do the next window, of at most ``size`` bytes."""

@@ -153,7 +153,8 @@ def test_memory_that_is_in_its_place_is_not_moved(stand_in: StandIn) -> None:
     node = found.resident_kb[0][0]
     target = Target(found.start, found.end, ((node, 1.0),))
     report = stand_in.operations.move_memory(stand_in.uuid, [target], LIMITS)
-    assert report._replace(seconds=0.0) == (0, 0, 0, 0, 0.0, "", 0.0)
+    assert report._replace(seconds=0.0, ram=()) == (0, 0, 0, 0, 0.0, "", 0.0, ())
+    assert [left.resident_kb for left in report.ram] == [found.resident_kb]
 
 
 def test_a_node_that_is_not_there_is_told(stand_in: StandIn) -> None:

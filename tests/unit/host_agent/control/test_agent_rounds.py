@@ -133,7 +133,7 @@ class Bench:
             self.host,
             self,
             self.options,
-            observer.forget_memory,
+            observer.moved,
             seam=seam,
             levels=self.levels,
             count=self.metrics.count,
@@ -823,9 +823,11 @@ def test_large_memory_moves_in_several_rounds(bench: Bench) -> None:
     assert bench.host.memory_mb(server) == {1: 1000}
 
 
-def test_page_tables_are_walked_once_after_the_last_slice(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("tells", [True, False])
+def test_page_tables_are_walked_after_the_last_slice_only_where_the_mover_does_not_tell(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tells: bool
 ) -> None:
+    bench.host.mover_tells = tells
     bench.host.boot(lc(memory_mb=1000), {1: 0, 0: 1000})
     bench.host.move_kb = 300 * 1024
     walks: list[str] = []
@@ -834,8 +836,9 @@ def test_page_tables_are_walked_once_after_the_last_slice(
     bench.round()
     while bench.round(full=False).unfinished:
         assert len(walks) == 1
-    bench.round(full=False)
-    assert len(walks) == 2
+    (guest,) = bench.round(full=False).observation.guests
+    assert len(walks) == (1 if tells else 2)
+    assert guest.memory_shares == {0: 0.0, 1: 1.0}
 
 
 def test_drift_is_seen_by_samples_between_full_passes(bench: Bench) -> None:

@@ -73,9 +73,7 @@ def agent(
     observer = Observer(
         host, host, MachineFiles(lambda: host.topology, folder), progress=sign.progress
     )
-    executor = make_executor(
-        host, Silence(), settings, observer.forget_memory, progress=sign.progress
-    )
+    executor = make_executor(host, Silence(), settings, observer.moved, progress=sign.progress)
     return Agent(
         Stages(host, observer, executor, refiners or Refiners()),
         settings,

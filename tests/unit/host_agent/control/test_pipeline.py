@@ -96,7 +96,7 @@ class Bench:
             meminfo.write_text(f"Node {node} MemFree: 2000000 kB\n")
         options = options or Options()
         observer = Observer(self.host, self.host, MachineFiles(lambda: self.host.topology, folder))
-        executor = make_executor(self.host, self, options, observer.forget_memory, clock=self.clock)
+        executor = make_executor(self.host, self, options, observer.moved, clock=self.clock)
         self.agent = Agent(
             Stages(self.host, observer, executor, Refiners(refiners, self.metrics.failed_refiner)),
             options,

@@ -161,9 +161,7 @@ class Bench:
             self.host, self.host, MachineFiles(lambda: self.host.topology, self.folder / "node")
         )
         options = Options(rdt=RdtOptions(verify_s=1e9))
-        executor = make_executor(
-            self.host, self, options, observer.forget_memory, levels=self.controller
-        )
+        executor = make_executor(self.host, self, options, observer.moved, levels=self.controller)
         self.agent = Agent(
             Stages(self.host, observer, executor, Refiners((self.controller,))),
             options,
@@ -616,19 +614,23 @@ def test_a_paused_agent_listens_and_does_nothing(bench: Bench) -> None:
 
 
 def test_what_cannot_be_fixed_is_proposed_and_released(bench: Bench) -> None:
-    """F-004-38 in the agent: journal, status and the way to a higher layer."""
-    lc, be = bench.watch()
+    """F-004-38 in the agent: journal, status and the way to a higher layer.
+
+    First comes the server that cannot leave the node with its pages.
+    """
+    near = bench.host.boot(Server("near", BE_SPECS, cpus=(0,), node=0))
+    lc, _ = bench.watch()
     for _ in range(300):
         bench.report(2000, 0.5)
         if bench.controller.turn(bench.now):
             bench.agent.reapply()
         if bench.proposals and bench.controller._state.phase is BalmPhase.WATCH:
             break
-    assert bench.proposals[0][0] == be.uuid
+    assert (bench.proposals[0][0], bench.proposals[0][-1]) == (near.uuid, lc.uuid)
     assert bench.controller.unsatisfiable() == {lc.uuid}, "the publisher would tell nobody"
     (entry,) = {e.server: e for e in bench.entries("cannot_fix")}.values()
     assert entry.server == lc.uuid
-    assert be.uuid in entry.problem
+    assert near.uuid in entry.problem
     assert bench.entries("release"), "what had no effect stays in force"
     assert {level for _, level in bench.levels[-1][0].mba_percent} == {100}
     bench.report(500, 4.0)

@@ -92,7 +92,8 @@ def test_huge_pages_are_moved_by_one_address_each() -> None:
     report = memory.run({2: 1.0})
     assert memory.pages() == {2: 16 * UNIT_PAGES}
     assert memory.bytes_copied == 16 * UNIT
-    assert report == MoveReport(16 * UNIT // 1024, 0, 0, 2, 0.0, "")
+    left = (memory.ram(),)
+    assert report == MoveReport(16 * UNIT // 1024, 0, 0, 2, 0.0, "", 0.0, left)
 
 
 def test_small_pages_that_looked_like_huge_ones_follow() -> None:
@@ -133,12 +134,14 @@ def test_pages_that_never_move_are_counted() -> None:
     memory.stubborn = {START: 10**6, START + PAGE: 10**6}
     report = memory.run({1: 1.0}, thp=False)
     assert (report.failed, report.remaining_kb) == (2, 8)
+    assert report.ram == (), "where they are is for a full pass to find"
 
 
 def test_a_node_outside_the_cpuset_is_told_and_nothing_moves() -> None:
     memory = Memory([(0, True)] * 4, allowed=frozenset({0, 1}))
     report = memory.run({3: 1.0})
     assert "never widened" in report.problem
+    assert report.ram == ()
     assert memory.pages() == {0: 4 * UNIT_PAGES}
 
 
@@ -264,6 +267,26 @@ def test_slices_reach_the_shares_as_one_call_does() -> None:
     assert memory.bytes_copied == 10 * UNIT
 
 
+def test_a_walk_that_took_long_leaves_it_to_a_full_pass_to_tell_where_the_pages_are() -> None:
+    """Its first windows were seen long before its last."""
+    told = []
+    for slice_s in (0.1, 5.0):
+        memory = Memory([(0, True)] * 32)
+        sweep = memory.sweep({1: 1.0})
+        times = (slice_s * call for call in range(10_000))
+        reports = []
+        while not reports or not reports[-1].over:
+            now = next(times)
+            reports.append(
+                sweep.advance(
+                    MoveLimits(1 << 40, 0, 0.0), clock=lambda now=now: now, sleep=lambda _s: None
+                )
+            )
+        assert [report.ram for report in reports[:-1]] == [()] * (len(reports) - 1)
+        told.append(reports[-1].ram)
+    assert told == [(memory.ram(),), ()]
+
+
 def test_a_new_sweep_goes_on_where_the_last_one_stood() -> None:
     memory = Memory([(0, True)] * 32)
     first = memory.sweep({1: 1.0})
@@ -302,6 +325,7 @@ def test_any_memory_reaches_any_shares(units: list[tuple[int, bool]], weights: l
     shares = {node: weight / sum(weights) for node, weight in enumerate(weights)}
     report = memory.run(shares)
     assert not report.problem
+    assert report.ram == (memory.ram(),), "the mover tells what a full pass would find"
     total = len(units) * UNIT_PAGES
     for node, share in shares.items():
         off = abs(memory.pages().get(node, 0) - share * total)

@@ -139,7 +139,7 @@ class UnsteadyHost(FakeHost):
 def looped(host: UnsteadyHost, manager: ServiceManager, folder: Path) -> Agent:
     """An agent over a host without servers."""
     observer = Observer(host, host, MachineFiles(lambda: host.topology, folder))
-    executor = make_executor(host, Nothing(), Options(), observer.forget_memory)
+    executor = make_executor(host, Nothing(), Options(), observer.moved)
     return Agent(
         Stages(host, observer, executor),
         Options(),
