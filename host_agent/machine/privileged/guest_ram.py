@@ -145,14 +145,22 @@ def parse_thp(smaps: str) -> dict[int, int]:
     return thp
 
 
+def mapped(process: Path) -> list[tuple[int, int]]:
+    """Return (start, end) of one process's guest memory, ascending; no page table is walked for that.
+
+    :param process: ``/proc/PID``
+    """
+    arguments = [part.decode(errors="replace") for part in command_line.read(process)]
+    return guest_mappings(_text(process / "maps"), backend_sizes(arguments))
+
+
 def read(process: Path, *, with_thp: bool = False) -> tuple[RamRange, ...]:
     """Read guest memory of one process: a full pass over its page tables, so not for a fast loop.
 
     :param process: ``/proc/PID``
     :param with_thp: a second pass that reads the part in transparent huge pages
     """
-    arguments = [part.decode(errors="replace") for part in command_line.read(process)]
-    mappings = guest_mappings(_text(process / "maps"), backend_sizes(arguments))
+    mappings = mapped(process)
     numa = parse_numa_maps(_text(process / "numa_maps"))
     thp = parse_thp(_text(process / "smaps")) if with_thp else None
     ranges = []

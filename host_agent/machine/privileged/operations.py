@@ -3,11 +3,13 @@
 
 import random
 import threading
+import time
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Final
+from typing import Final, TypeVar
 
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import (
@@ -26,6 +28,7 @@ from host_agent.machine.privileged.perf import ThreadCounters
 from host_agent.machine.privileged.syscalls import PAGE, Syscalls
 from host_agent.machine.privileged.table import operations_of, reads, writes, writes_if_asked
 from host_agent.model import cpus
+from host_agent.model.pages import ram_shares, sample_agrees
 from host_agent.model.partition import Joined, RdtChange, RdtState
 from host_agent.model.process import (
     CountReport,
@@ -42,9 +45,35 @@ from host_agent.model.process import (
 )
 from placement_traits.errors import CapabilityMissingError, NumaExtError
 
+_Known = TypeVar("_Known")
+
 _SEED = 20260101  # samples are spread at random, but a repeated pass over unchanged memory gives the same answer
 _COUNTERS_PART: Final = 2  # this part of all open files is for counters, the rest for all others
 _SERVERS_MAX: Final = 1024  # whose samples and sweeps are remembered; a sample has up to 32 KiB
+_SAMPLE_PAGES: Final = (
+    512  # by which it is seen whether pages are still where a sweep has left them
+)
+# After that page tables are walked again: the kernel may have made huge pages, which are moved by one address each.
+_LEFT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Walked:
+    """Guest memory of one process as a walk over its page tables saw it, or sweeps since then have left it.
+
+    :param walked_s: when they were walked
+    """
+
+    pid: int
+    started: int
+    walked_s: float
+    ranges: tuple[RamRange, ...]
+
+    def left(self, ranges: Iterable[RamRange]) -> "_Walked":
+        """Return the same with some ranges as a sweep has left them."""
+        now = {(found.start, found.end): found for found in ranges}
+        merged = (now.get((found.start, found.end), found) for found in self.ranges)
+        return replace(self, ranges=tuple(merged))
 
 
 class HostOperations:
@@ -65,13 +94,17 @@ class HostOperations:
         kernel: page_mover.PageKernel | None = None,
         release_after_s: float | None = None,
         devices: Devices | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._paths = paths
+        self._clock = clock
         self._devices = devices or Devices()
         self._kernel = kernel or Syscalls()
         self._libvirt = LibvirtState(paths.pid_dir)
         self._kernel_threads = KernelThreads(paths.proc)
-        self._sweeps: dict[str, page_mover.Sweep] = {}
+        self._sweeps: dict[str, tuple[page_mover.Sweep, _Walked]] = {}
+        self._left: dict[str, _Walked] = {}
         self._counters = ThreadCounters(paths.proc, open_files.raise_limit() // _COUNTERS_PART)
         self._counting = threading.Lock()
         self._limiting = threading.Lock()
@@ -129,12 +162,16 @@ class HostOperations:
             nothing
         :raises ProcessGoneError: it has no process
         """
-        found: Counter[int] = Counter()
         with processes.opened(self._paths, uuid, self._libvirt) as domain:
             process = self._read(domain)
-            for addresses in _sampled_pages(tuple(map(tuple, ranges)), pages):
-                found.update(self._kernel.locate(domain.pid, addresses))
-        return process, tuple(sorted((node, n) for node, n in found.items() if node >= 0))
+            found = self._sampled(domain.pid, ranges, pages)
+        return process, tuple(sorted(found.items()))
+
+    def _sampled(self, pid: int, ranges: Iterable[Sequence[int]], pages: int) -> dict[int, int]:
+        found: Counter[int] = Counter()
+        for addresses in _sampled_pages(tuple(map(tuple, ranges)), pages):
+            found.update(self._kernel.locate(pid, addresses))
+        return {node: count for node, count in found.items() if node >= 0}
 
     @writes(lambda _uuid, _pins: ())
     def pin(self, uuid: str, pins: Sequence[Pin]) -> tuple[PinFailure, ...]:
@@ -154,22 +191,44 @@ class HostOperations:
     def move_memory(self, uuid: str, targets: Sequence[Target], limits: MoveLimits) -> MoveReport:
         """Bring guest memory nearer to its targets, within limits; the next call goes on where this one stopped.
 
-        Page tables are walked once when a sweep begins. With other targets a new one begins, at the same address.
+        Page tables are walked when a sweep begins, unless another has just ended and the pages are still where it has
+        left them. With other targets a new sweep begins, at the same address.
 
         :raises ProcessGoneError: it has no process
         """
-        sweep = self._sweeps.pop(uuid, None)
+        before = self._sweeps.pop(uuid, None)
         with processes.opened(self._paths, uuid, self._libvirt) as domain:
-            if sweep is None or not sweep.serves(domain.pid, targets):
-                begin = sweep.cursor if sweep else 0
-                ranges = self._ram(uuid, domain.pid, with_thp=True)
-                sweep = page_mover.Sweep(self._kernel, domain.pid, ranges, targets, begin)
+            if before is not None and before[0].serves(domain.pid, targets):
+                sweep, walked = before
+            else:
+                walked = self._begin(domain)
+                begin = before[0].cursor if before else 0
+                sweep = page_mover.Sweep(self._kernel, domain.pid, walked.ranges, targets, begin)
             report = sweep.advance(limits)
         if not report.over:
-            if len(self._sweeps) >= _SERVERS_MAX:
-                self._sweeps.clear()  # of servers that have ended: there are never so many
-            self._sweeps[uuid] = sweep
+            _remember(self._sweeps, uuid, (sweep, walked))
+        elif report.ram:
+            _remember(self._left, uuid, walked.left(report.ram))
         return report
+
+    def _begin(self, domain: RunningDomain) -> _Walked:
+        """Return guest memory for a new sweep."""
+        uuid, pid, now_s = domain.uuid, domain.pid, self._clock()
+        left = self._left.pop(uuid, None)
+        same = left and (left.pid, left.started) == (pid, domain.started)
+        if left and same and now_s - left.walked_s <= _LEFT_S and self._still_there(left):
+            return left
+        return _Walked(pid, domain.started, now_s, self._ram(uuid, pid, with_thp=True))
+
+    def _still_there(self, left: _Walked) -> bool:
+        """Tell whether the same mappings are guest memory, and a sample finds the pages where they were left."""
+        ranges = [(found.start, found.end) for found in left.ranges]
+        try:
+            mapped = guest_ram.mapped(self._paths.proc / str(left.pid))
+        except OSError:
+            return False  # the walk that follows says why
+        found = self._sampled(left.pid, ranges, _SAMPLE_PAGES) if mapped == ranges else {}
+        return sample_agrees(found, ram_shares(left.ranges))
 
     @reads
     def count(self, threads: Sequence[tuple[str, Sequence[int]]]) -> CountReport:
@@ -275,6 +334,12 @@ class HostOperations:
 
 OPERATIONS: Final = operations_of(HostOperations)
 """The table: name -> operation."""
+
+
+def _remember(known: dict[str, _Known], uuid: str, value: _Known) -> None:
+    if len(known) >= _SERVERS_MAX:
+        known.clear()  # of servers that have ended: there are never so many
+    known[uuid] = value
 
 
 @lru_cache(maxsize=_SERVERS_MAX)

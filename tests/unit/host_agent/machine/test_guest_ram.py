@@ -131,3 +131,11 @@ def test_a_command_line_that_qemu_has_overwritten_raises_nothing(text: str) -> N
 
 def test_a_process_without_guest_memory_has_none(tmp_path: Path) -> None:
     assert guest_ram.read(proc(tmp_path, ["qemu", "-m", "7G"])) == ()
+
+
+def test_which_mappings_are_guest_memory_is_known_without_a_walk(tmp_path: Path) -> None:
+    folder = proc(tmp_path, ["qemu", "-object", BACKEND])
+    (found,) = guest_ram.read(folder)
+    for walked in ("numa_maps", "smaps"):
+        (folder / walked).unlink()
+    assert guest_ram.mapped(folder) == [(found.start, found.end)]
