@@ -44,8 +44,10 @@ class AgentOptions(Section):
     )
     resync_s: float = option(
         60.0,
-        "Seconds between full passes: all domains are listed and all page tables are walked. It also catches what "
-        "a lost libvirt event would have reported.",
+        "Seconds between full passes: all domains are listed and page tables are walked. A server of whose pages a "
+        "sample finds nothing changed is walked each five minutes only: what others move is seen so late at worst, "
+        "where it is so little that no page of the sample is among it. A full pass also catches what a lost libvirt "
+        "event would have reported.",
         minimum=1.0,
         change="servers have hundreds of GB, and walking their page tables shows: raise",
         leave="drift must be found within a minute",

@@ -9,7 +9,7 @@ its problem and does not keep the others from being seen.
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from host_agent.machine.libvirt import DomainSource, ListedDomain
@@ -24,6 +24,9 @@ from placement_traits.topology import HostTopology
 
 LOG = logging.getLogger(__name__)
 
+WALK_S: Final = 300.0
+"""Seconds after which the page tables of a server are walked again, whatever a sample shows."""
+
 _NO_RAM: Final = "its memory was not found among its mappings, so its pages stay"
 
 
@@ -31,7 +34,9 @@ _NO_RAM: Final = "its memory was not found among its mappings, so its pages stay
 class _Memory:
     """Guest memory as the last full pass saw it, or the mover left it, and the process it belongs to.
 
+    :param at: when, seconds
     :param reported: by the mover, and not compared with a sample yet
+    :param sampled: node -> pages of the sample right before that pass; empty where none was taken
     """
 
     pid: int
@@ -39,6 +44,7 @@ class _Memory:
     ram: tuple[RamRange, ...]
     at: float
     reported: bool = False
+    sampled: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +99,8 @@ class Observer:
     def observe(self, *, full: bool, relist: bool) -> Observation:
         """Look at the host.
 
-        :param full: read the topology and walk the page tables of every managed server
+        :param full: read the topology, and walk the page tables of every managed server but those whose last walk is
+            younger than :data:`WALK_S` and of whose pages a sample finds as many on each node as right before it
         :param relist: ask libvirt for its domains; else those of the last time are taken
         :raises ServiceUnavailableError: libvirt does not answer
         """
@@ -144,7 +151,9 @@ class Observer:
         known = self._memory.pop(uuid, None)
         left = {(found.start, found.end): found for found in ram}
         if known and left.keys() == {(found.start, found.end) for found in known.ram}:
-            self._memory[uuid] = replace(known, ram=tuple(ram), at=self._clock(), reported=True)
+            self._memory[uuid] = replace(
+                known, ram=tuple(ram), at=self._clock(), reported=True, sampled={}
+            )
 
     def _list(self) -> None:
         listed = {domain.uuid: domain for domain in self._source.domains()}
@@ -187,8 +196,8 @@ class Observer:
         self._progress()
         try:
             acted_on = workload.request and workload.activity is Activity.RUNNING
-            known = self._memory.get(uuid) if acted_on and not full else None
-            ranges = [(found.start, found.end) for found in known.ram] if known else []
+            known = self._memory.get(uuid) if acted_on else None
+            ranges = _ranges(known.ram) if known else []
             process, pages = self._privileged.look(uuid, ranges, self._sample_pages)
             memory, fresh = self._ram(uuid, process, dict(pages), full=full)
             sampled = {} if fresh else _shares(dict(pages))
@@ -203,18 +212,31 @@ class Observer:
     ) -> tuple[_Memory, bool]:
         """Return what is known of a server's memory, and whether it is newer than the sample, or as new."""
         known = self._memory.get(uuid)
-        same = known and (known.pid, known.started) == (process.pid, process.started)
-        if known and same and not full:
-            if not known.reported:
-                return known, False
-            if sample_agrees(pages, ram_shares(known.ram)):
-                self._memory[uuid] = replace(known, reported=False)
-                return known, True
+        if known and (known.pid, known.started) != (process.pid, process.started):
+            known = None
+        if known and full and self._unchanged(known, pages):
+            return known, True
+        if known and not full and not known.reported:
+            return known, False
+        if known and not full and sample_agrees(pages, ram_shares(known.ram)):
+            self._memory[uuid] = replace(known, reported=False)
+            return known, True
         ram = self._privileged.guest_ram(uuid)
         memory = _Memory(process.pid, process.started, ram, self._clock())
+        if known and _ranges(known.ram) == _ranges(ram):
+            memory = replace(memory, sampled=pages)
         if ram:  # a process that has just begun has not mapped it yet: look again
             self._memory[uuid] = memory
         return memory, True
+
+    def _unchanged(self, known: _Memory, pages: Mapping[int, int]) -> bool:
+        """Tell whether a sample of the same pages as before finds each node's as it did then."""
+        young = self._clock() - known.at < WALK_S
+        return young and pages == known.sampled and sum(pages.values()) >= SAMPLE_MIN
+
+
+def _ranges(ram: Sequence[RamRange]) -> list[tuple[int, int]]:
+    return [(found.start, found.end) for found in ram]
 
 
 def _shares(pages: Mapping[int, int]) -> Mapping[int, float]:

@@ -125,7 +125,7 @@ METRICS: Final[dict[str, MetricSpec]] = {
         MetricSpec(
             "numa_ext_server_memory_mb",
             "gauge",
-            "Resident guest memory on a NUMA node by the last full pass, MiB.",
+            "Resident guest memory on a NUMA node as the last walk or move of its pages has seen it, MiB.",
             (*_SERVER, "node"),
         ),
         MetricSpec(

@@ -14,6 +14,8 @@ from host_agent.machine.libvirt import ListedDomain
 from host_agent.machine.privileged.api import Privileged
 from host_agent.machine.privileged.operations import OPERATIONS
 from host_agent.machine.privileged.table import Operation, Way
+from host_agent.model.assignment import Guest
+from host_agent.model.process import RamRange
 from host_agent.observe.machine_files import MachineFiles
 from host_agent.observe.snapshot import Observer
 from placement_traits.errors import InvalidValueError
@@ -96,6 +98,91 @@ def test_pages_that_were_looked_up_in_another_process_say_nothing(tmp_path: Path
     (guest,) = observer.observe(full=False, relist=False).guests
     assert guest.sampled == {}
     assert guest.memory_shares == {1: 1.0}
+
+
+class Walked(FakeHost):
+    """A host with one server, that counts walks over page tables.
+
+    :ivar now_s: the agent's clock
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(four_nodes())
+        self.walks = 0
+        self.now_s = 0.0
+        self.server = self.boot(Server("a", BE_SPECS, shared="0-7"), {0: 16, 1: 48})
+        machine = MachineFiles(lambda: self.topology, folder)
+        self.observer = Observer(self, self, machine, clock=lambda: self.now_s)
+        self.resync()
+
+    def guest_ram(self, uuid: str) -> tuple[RamRange, ...]:
+        self.walks += 1
+        return super().guest_ram(uuid)
+
+    def resync(self) -> Guest:
+        """A full pass, a minute after the last."""
+        (guest,) = self.observer.observe(full=True, relist=True).guests
+        self.now_s += 60.0
+        return guest
+
+
+def test_page_tables_of_a_server_at_rest_are_walked_each_five_minutes(tmp_path: Path) -> None:
+    """The second walk has a sample to be compared with; the next is when that sample is five minutes old."""
+    host = Walked(tmp_path)
+    walks = []
+    for _minute in range(11):
+        assert host.resync().memory_shares == {0: 0.25, 1: 0.75}
+        walks.append(host.walks)
+    assert walks == [2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "memory_mb",
+    [{0: 15, 1: 49}, {0: 16, 1: 48, 2: 1}, {0: 8, 1: 24}],
+    ids=["moved", "more", "less"],
+)
+def test_page_tables_are_walked_at_the_next_full_pass_where_the_sample_has_changed(
+    tmp_path: Path, memory_mb: dict[int, int]
+) -> None:
+    host = Walked(tmp_path)
+    host.resync()
+    host.running[host.server.uuid].memory_kb = {n: mb * 1024 for n, mb in memory_mb.items()}
+    assert host.resync().resident_mb == memory_mb
+    assert host.walks == 3
+
+
+def test_page_tables_are_walked_at_each_full_pass_where_a_sample_shows_nothing(
+    tmp_path: Path,
+) -> None:
+    """A guest that has touched little: its sample hits a few pages."""
+    host = Walked(tmp_path)
+    host.sampled = {0: 40, 1: 59}
+    for _minute in range(3):
+        host.resync()
+    assert host.walks == 4
+
+
+def test_after_a_move_the_next_full_pass_walks(tmp_path: Path) -> None:
+    """What the mover has reported, and a sample confirmed, is no walk."""
+    host = Walked(tmp_path)
+    host.resync()
+    (left,) = FakeHost.guest_ram(host, host.server.uuid)
+    host.observer.moved(host.server.uuid, [left])
+    host.observer.observe(full=False, relist=False)
+    assert host.walks == 2
+    host.resync()
+    assert host.walks == 3
+
+
+@pytest.mark.parametrize("cuts", [(), (4096,)], ids=["nothing", "another range"])
+def test_a_mover_that_does_not_tell_of_all_of_it_is_not_believed(
+    tmp_path: Path, cuts: tuple[int, ...]
+) -> None:
+    host = Walked(tmp_path)
+    (known,) = FakeHost.guest_ram(host, host.server.uuid)
+    host.observer.moved(host.server.uuid, [known._replace(end=known.end - cut) for cut in cuts])
+    host.observer.observe(full=False, relist=False)
+    assert host.walks == 2
 
 
 @pytest.mark.parametrize("text", ["", "none", "-1", "9" * 5000])
