@@ -60,6 +60,18 @@ class RoundHooks:
     clock: Callable[[], float] = time.monotonic
 
 
+@dataclass(frozen=True, slots=True)
+class _Pinned:
+    """A server whose threads were where they should be, and what else was to do; pure in the first two.
+
+    :param guest: as it was seen then, which stays true until it is looked at again
+    """
+
+    desired: Assignment
+    guest: Guest
+    todo: Difference
+
+
 class Executor:
     """Makes decisions true.
 
@@ -85,6 +97,7 @@ class Executor:
         self._hooks = hooks
         self._backoff = PageBackoff(hooks.clock)
         self._decided: dict[str, Assignment] = {}
+        self._pinned: dict[str, _Pinned] = {}
 
     def apply(
         self, decision: Decision, observation: Observation, slice_s: float, modes: Modes
@@ -139,6 +152,7 @@ class Executor:
             self._report.failed(observation.get(uuid), "decide", text)
         for uuid in set(self._decided) - {desired.uuid for desired in decision.assignments}:
             gone = self._decided.pop(uuid)
+            self._pinned.pop(uuid, None)
             self._resource_control.gone(uuid)
             self._backoff.gone(uuid)
             if observation.get(uuid) is None:
@@ -157,6 +171,9 @@ class Executor:
         self, desired: Assignment, guest: Guest, observation: Observation, modes: Modes
     ) -> tuple[Outcome, Difference | None]:
         """Pin threads; return also what else differs, None when the assignment is refused."""
+        last = self._pinned.get(desired.uuid)
+        if last and last.desired is desired and last.guest is guest:
+            return Outcome(), last.todo  # only servers that were touched are looked at again
         try:
             check(desired, guest, observation.topology)
         except NumaExtError as error:
@@ -164,6 +181,7 @@ class Executor:
             return Outcome(problems=(str(error),)), None
         todo = difference(desired, guest, self._options.memory.dead_band)
         if not todo.pins or not self._options.pinning.enabled:
+            self._pinned[desired.uuid] = _Pinned(desired, guest, todo)
             return Outcome(), todo
         before = {t.tid: t.cpus for t in guest.process.threads} if guest.process else {}
         what = {pin.tid: pin.cpus for pin in todo.pins}

@@ -30,7 +30,13 @@ from host_agent.decide.cores.slots import CoreLayout, MappedServer, Slot
 from host_agent.decide.pages.policy import Room, desired_shares
 from host_agent.decide.pages.shares import Before, Cores, Memory, memory
 from host_agent.decide.partitions.requests import bandwidth_levels, level_reasons
-from host_agent.model.assignment import Assignment, AssignmentReasons, Decision, Guest
+from host_agent.model.assignment import (
+    Assignment,
+    AssignmentReasons,
+    Decision,
+    Guest,
+    Observation,
+)
 from host_agent.model.balancing import BalancingInputs
 from host_agent.model.counters import ServerCounters
 from host_agent.model.pages import apportion
@@ -56,17 +62,52 @@ class PlaceReasons:
 
 
 @dataclass(frozen=True, slots=True)
+class Refined:
+    """One server's part of a decision, and what it was made of: while that is the same, so is the part.
+
+    :param coarse: of the simple rule
+    :param lc_l3: L3 domains of latency-critical servers
+    :param placed: ``coarse`` on the cores of the slot
+    :param cores: those
+    :param result: the same with its memory and all reasons
+    """
+
+    coarse: Assignment
+    slot: Slot | None
+    lc_l3: frozenset[int]
+    topology: HostTopology
+    placed: Assignment
+    cores: Cores
+    result: Assignment
+
+    def made_of(
+        self,
+        coarse: Assignment,
+        slot: Slot | None,
+        lc_l3: frozenset[int],
+        topology: HostTopology,
+    ) -> bool:
+        """Tell whether it would be placed the same again."""
+        same = self.coarse is coarse and self.topology is topology
+        return same and self.slot == slot and self.lc_l3 == lc_l3
+
+
+@dataclass(frozen=True, slots=True)
 class BalancingState:
     """What the controllers remember.
 
     :param mapper: of the mapping
     :param memory: UUID -> what was decided about its pages, with its search
     :param place_reasons: UUID -> why it is where it is
+    :param settled: the host for which the mapping found nothing to change last, None where it changed something
+    :param refined: UUID -> its part of the last decision
     """
 
     mapper: MappingState = field(default_factory=MappingState)
     memory: Mapping[str, Memory] = field(default_factory=dict)
     place_reasons: Mapping[str, PlaceReasons] = field(default_factory=dict)
+    settled: Observation | None = None
+    refined: Mapping[str, Refined] = field(default_factory=dict)
 
 
 def refine(
@@ -81,8 +122,8 @@ def refine(
     :param decision: of the simple rule
     :param layout: the host's cells, prepared once per topology
     """
-    mapped, explained = state.mapper, dict(state.place_reasons)
-    if options.mapping.enabled:
+    mapped, explained, settled = state.mapper, state.place_reasons, state.settled
+    if options.mapping.enabled and not _at_rest(inputs, state, options.mapping):
         seen = _mapping_observation(inputs, state, options.mapping, layout)
         mapped, why = mapping.decide(seen, state.mapper, options.mapping, layout)
         judged = mapped.decided_s != state.mapper.decided_s
@@ -92,10 +133,13 @@ def refine(
             )
             for uuid, server in seen.servers.items()
         }
+        changed = any(why.values()) or mapped.slots != state.mapper.slots
+        settled = None if changed else inputs.observation
     room = Room(free_for_floating(inputs.observation), options.memory.margin_mb)
-    lc_l3 = _lc_domains(decision)
+    lc_l3, topology = _lc_domains(decision), inputs.observation.topology
     memories: dict[str, Memory] = {}
-    refined = []
+    refined: list[Assignment] = []
+    parts: dict[str, Refined] = {}
     for assignment in decision.assignments:
         guest = inputs.observation.get(assignment.uuid)
         known = state.memory.get(assignment.uuid, Memory())
@@ -103,20 +147,72 @@ def refine(
         if guest is None or not _balanced(guest):
             if not assignment.bound and known.search is not None:
                 memories[assignment.uuid] = known
-            refined.append(_with_reasons(assignment, place=(*assignment.why.place, *reasons)))
+            place = (*assignment.why.place, *reasons)
+            refined.append(_with_reasons(assignment, place=place) if reasons else assignment)
             continue
         slot = mapped.slots.get(assignment.uuid) if options.mapping.enabled else None
-        placed = (
-            assignment if slot is None else _with_cores(assignment, slot, inputs, lc_l3, options)
-        )
-        cores = _cores(placed, slot, inputs.observation.topology)
-        found = memory(guest, cores, inputs, Before(room, known), options)
+        part = state.refined.get(assignment.uuid)
+        if part is None or not part.made_of(assignment, slot, lc_l3, topology):
+            part = _part(assignment, slot, inputs, lc_l3, options)
+        found = memory(guest, part.cores, inputs, Before(room, known), options)
         room = _left(room, guest, found)
         memories[assignment.uuid] = found
-        place = (*placed.why.place, *reasons)
-        reasoned = replace(placed.why, place=place, memory=found.reasons)
-        refined.append(replace(placed, why=reasoned, memory_shares=found.shares))
-    return Decision(tuple(refined), decision.unplaced), BalancingState(mapped, memories, explained)
+        part = _with_memory(part, found, (*part.placed.why.place, *reasons))
+        parts[assignment.uuid] = part
+        refined.append(part.result)
+    state = BalancingState(mapped, memories, explained, settled, parts)
+    return Decision(tuple(refined), decision.unplaced), state
+
+
+def _at_rest(inputs: BalancingInputs, state: BalancingState, options: MappingOptions) -> bool:
+    """Tell whether the mapping would change nothing: the same host as before, nothing new measured, nothing due."""
+    waits = inputs.now_s - state.mapper.decided_s < options.interval_s
+    return waits and inputs.performance is None and _alike(state.settled, inputs.observation)
+
+
+def _alike(before: Observation | None, now: Observation) -> bool:
+    """Tell whether two looks at a host are the same to the mapping."""
+    if before is None or before is now:
+        return before is now
+    return (
+        before.topology == now.topology
+        and len(before.guests) == len(now.guests)
+        and all(map(_same_guest, before.guests, now.guests))
+    )
+
+
+def _same_guest(before: Guest, now: Guest) -> bool:
+    """The same, but for where its pages are when they may be moved."""
+    if before is now:
+        return True
+    same = (before.workload, before.process, before.problem) == (
+        now.workload,
+        now.process,
+        now.problem,
+    )
+    return same and (_balanced(now) or before.resident_mb == now.resident_mb)
+
+
+def _part(
+    assignment: Assignment,
+    slot: Slot | None,
+    inputs: BalancingInputs,
+    lc_l3: frozenset[int],
+    options: Options,
+) -> Refined:
+    topology = inputs.observation.topology
+    placed = assignment if slot is None else _with_cores(assignment, slot, inputs, lc_l3, options)
+    cores = _cores(placed, slot, topology)
+    return Refined(assignment, slot, lc_l3, topology, placed, cores, placed)
+
+
+def _with_memory(part: Refined, found: Memory, place: Reasons) -> Refined:
+    """Return the part with its memory; what is the same as in the last decision is the same object."""
+    why, reasons = part.result.why, found.reasons
+    if (why.place, why.memory) == (place, reasons) and part.result.memory_shares == found.shares:
+        return part
+    reasoned = replace(part.placed.why, place=place, memory=reasons)
+    return replace(part, result=replace(part.placed, why=reasoned, memory_shares=found.shares))
 
 
 def _balanced(guest: Guest) -> bool:

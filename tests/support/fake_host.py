@@ -9,6 +9,7 @@ from host_agent.machine.libvirt import ListedDomain
 from host_agent.machine.privileged.processes import ProcessGoneError
 from host_agent.machine.rdt.errors import ResctrlUnavailableError
 from host_agent.model import cpus
+from host_agent.model.pages import apportion
 from host_agent.model.partition import (
     PartitionPlace,
     PartitionReport,
@@ -198,7 +199,7 @@ class FakeHost:
         found = self._find(uuid)
         self.writes.append(("move", uuid))
         total = sum(found.memory_kb.values())
-        desired = {node: round(total * share) for node, share in targets[0].shares}
+        desired = apportion(total, dict(targets[0].shares))
         left = self.move_kb
         moved = 0
         for node in sorted({*desired, *found.memory_kb}):

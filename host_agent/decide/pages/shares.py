@@ -8,7 +8,7 @@ than the dead band stay what they were, or every round would be a new decision.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from host_agent.conf.options import Options
@@ -51,6 +51,7 @@ class Memory:
     :param search_reasons: why the search stands where it does
     :param clipped: why the shares are not the desired ones
     :param held: its pages must stay where they are; the search pauses
+    :param fitted_to: what the shares were fitted to: while that is the same, so are they
     """
 
     desired: Shares | None = None
@@ -59,6 +60,7 @@ class Memory:
     search_reasons: tuple[Reason, ...] = ()
     clipped: tuple[Reason, ...] = ()
     held: bool = False
+    fitted_to: tuple[Guest, Cores, Room] | None = field(default=None, compare=False, repr=False)
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
@@ -139,9 +141,10 @@ def _searched(
             inputs.critical_stall_rate,
             left,
         )
+        stood = search.started, search.dwp
         search, new = bwap.decide(seen, search, options.bwap)
         why = (why[0], *new) if new else why
-        if search.desired != desired:
+        if (search.started, search.dwp) != stood:
             fitted = _fitted(Memory(search.desired), guest, cores, before, options)
     if _knows_nothing(why[0], search, options):
         used = Reason(
@@ -190,6 +193,11 @@ def _fitted(
     desired, resident, known = decided.desired, guest.resident_mb, before.known
     if desired is None or not resident:
         return replace(decided, shares=dict(desired) if desired else None)
+    if known.desired == desired and _same(known.fitted_to, guest, cores, before.room):
+        return replace(
+            decided, shares=known.shares, clipped=known.clipped, fitted_to=known.fitted_to
+        )
+    decided = replace(decided, fitted_to=(guest, cores, before.room))
     try:
         limits = before.room.limits_mb(resident)
         shares, clipped = fit(
@@ -205,3 +213,9 @@ def _fitted(
     ):
         return replace(decided, shares=known.shares, clipped=known.clipped)
     return replace(decided, shares=shares, clipped=clipped)
+
+
+def _same(
+    fitted_to: tuple[Guest, Cores, Room] | None, guest: Guest, cores: Cores, room: Room
+) -> bool:
+    return fitted_to is not None and fitted_to[0] is guest and fitted_to[1:] == (cores, room)

@@ -3,13 +3,21 @@
 decided is the same as where nothing is spared.
 """
 
+import random
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, LC_SPECS, Server
+from host_agent.apply import executor
+from host_agent.decide import balancing
+from host_agent.decide.cores import mapping
+from host_agent.decide.pages import bwap, shares
 from host_agent.model.process import RamRange
 from tests.support.balanced import BalancedAgent
 
@@ -87,3 +95,165 @@ def test_the_movers_word_is_not_believed_against_the_sample(
         bench.run(BEFORE_RESYNC_S)
     assert spared.journal == walked.journal
     assert spared.walks[spared.servers[0].uuid] > 10
+
+
+class Calls:
+    """How often functions were called.
+
+    :param monkeypatch: replaces them where their callers look for them
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made: Counter[str] = Counter()
+        self._monkeypatch = monkeypatch
+
+    def count(self, module: Any, name: str, what: str) -> None:
+        """Count from now on.
+
+        :param what: the name to count under
+        """
+        function: Callable[..., Any] = getattr(module, name)
+
+        def counted(*arguments: Any, **more: Any) -> Any:
+            self.made[what] += 1
+            return function(*arguments, **more)
+
+        self._monkeypatch.setattr(module, name, counted)
+
+
+@pytest.fixture
+def measuring(tmp_path: Path) -> Searching:
+    """Between two rounds; all searches measure."""
+    bench = Searching(tmp_path / "host")
+    bench.run(2.5)
+    searches = [known.search for known in bench.refiner._state.memory.values()]
+    for _turn in range(20):
+        if all(found and found.phase is bwap.BwapPhase.MEASURING for found in searches):
+            break
+        bench.now_s += 0.2
+        if bench.refiner.turn(bench.now_s):
+            bench.agent.reapply()
+        searches = [known.search for known in bench.refiner._state.memory.values()]
+    assert {found.phase for found in searches if found} == {bwap.BwapPhase.MEASURING}
+    return bench
+
+
+def test_a_turn_decides_only_what_its_sample_may_have_changed(
+    measuring: Searching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five turns, a second: before, each went over the mapping, fitted all shares and made all assignments anew."""
+    calls = Calls(monkeypatch)
+    calls.count(mapping, "decide", "mapped")
+    calls.count(shares, "fit", "fitted")
+    calls.count(bwap, "decide", "sampled")
+    before = measuring.refiner._desired
+    for _turn in range(5):
+        measuring.now_s += 0.2
+        assert not measuring.refiner.turn(measuring.now_s)
+    assert calls.made["sampled"] == 5 * len(measuring.servers)
+    assert calls.made["mapped"] <= 1, "the mean of a second"
+    assert calls.made["fitted"] == 0
+    after = measuring.refiner._desired
+    assert all(a is b for a, b in zip(after.assignments, before.assignments, strict=True))
+
+
+def test_between_rounds_only_servers_that_were_touched_are_compared_again(
+    measuring: Searching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked for is the same object, and nobody has looked at the server since."""
+    measuring.agent.reapply()
+    measuring.agent.reapply()
+    calls = Calls(monkeypatch)
+    calls.count(executor, "difference", "compared")
+    measuring.agent.reapply()
+    assert calls.made["compared"] == 0
+    measuring.agent.round(full=False, relist=False)
+    assert calls.made["compared"] == 1 + len(measuring.servers)
+
+
+def forgetful(decision: Any, inputs: Any, state: balancing.BalancingState, *more: Any) -> Any:
+    """The decision, with all forgotten that only spares work."""
+    memory = {uuid: replace(known, fitted_to=None) for uuid, known in state.memory.items()}
+    state = replace(state, settled=None, refined={}, memory=memory)
+    return REFINE(decision, inputs, state, *more)
+
+
+REFINE = balancing.refine
+
+
+class Story:
+    """Three minutes of a host, drawn: servers come and go, other movers and other programs take memory.
+
+    :param bench: the host
+    :param seed: of what happens
+    """
+
+    def __init__(self, bench: Searching, seed: int) -> None:
+        self._bench = bench
+        self._chance = random.Random(seed)
+        self._next = 100
+
+    def run(self) -> None:
+        """Let it happen."""
+        for _event in range(15):
+            self._bench.run(self._chance.uniform(0.3, 25.0))
+            events = (self._come, self._go, self._take_back, self._fill, self._fill, self._touch)
+            self._chance.choice(events)()
+
+    def _come(self) -> None:
+        if len(self._bench.servers) < 6:
+            self._next += 1
+            policy = self._chance.choice(("bwap", "bwap", "local", "uniform_all"))
+            specs = {
+                **BE_SPECS,
+                "numa_ext:memory_policy": policy,
+                "numa_ext:interference_class": self._chance.choice(("sheep", "rabbit", "devil")),
+            }
+            title = self._chance.choice(tuple(PROGRAMS))
+            vcpus = self._chance.choice((1, 2))
+            server = Server(
+                title, specs, vcpus=vcpus, memory_mb=512, shared=ALL, uuid=uuid(self._next)
+            )
+            self._bench.servers.append(self._bench.host.boot(server, self._where()))
+
+    def _go(self) -> None:
+        if len(self._bench.servers) > 1:
+            self._bench.host.delete(self._bench.servers.pop(self._chance.randrange(2)))
+
+    def _take_back(self) -> None:
+        server = self._chance.choice(self._bench.servers)
+        held = {node: mb * 1024 for node, mb in self._where().items()}
+        self._bench.host.running[server.uuid].memory_kb = held
+
+    def _fill(self) -> None:
+        node, free_kb = self._chance.randrange(4), self._chance.choice((0, 20, 60, 2000)) * 1024
+        text = f"Node {node} MemFree: {free_kb} kB\n"
+        (self._bench.folder / "nodes" / f"node{node}" / "meminfo").write_text(text)
+
+    def _touch(self) -> None:
+        """A guest uses more memory."""
+        held = self._bench.host.running[self._chance.choice(self._bench.servers).uuid].memory_kb
+        held[max(held, key=held.__getitem__)] += self._chance.choice((64, 4096, 65536))
+
+    def _where(self) -> dict[int, int]:
+        part = self._chance.randrange(512)
+        first, second = self._chance.sample(range(4), 2)
+        return {first: part, second: 512 - part}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_spared_changes_no_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The whole journal of a drawn story: with what spares work, and with a mover that tells nothing and a mapping that
+    goes over everything each time.
+    """
+    spared = Searching(tmp_path / "spared")
+    Story(spared, seed).run()
+    plain = Searching(tmp_path / "plain")
+    plain.host.mover_tells = False
+    monkeypatch.setattr(balancing, "refine", forgetful)
+    Story(plain, seed).run()
+    assert len(spared.journal) > 40, "something happened"
+    assert spared.journal == plain.journal
+    assert sum(spared.walks.values()) < sum(plain.walks.values())
