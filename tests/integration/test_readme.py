@@ -3,6 +3,9 @@
 
 import re
 import subprocess
+import warnings
+
+from numa_lab.show import MADE_AGAIN
 
 from tests.integration.cloud import CHECKOUT, LabCloud
 
@@ -31,6 +34,9 @@ def test_the_commands_to_start_with_work(cloud: LabCloud) -> None:
         timeout=1100,
     )
     assert shown.returncode == 0, f"show: {shown.stdout}{shown.stderr}"
+    for line in shown.stdout.splitlines():
+        if MADE_AGAIN in line:
+            warnings.warn(line, stacklevel=1)
     heads = re.findall(r"^server .*$", README, re.MULTILINE)
     assert heads and heads[0].split() == next(
         line.split() for line in shown.stdout.splitlines() if line.startswith("server ")

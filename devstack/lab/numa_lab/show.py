@@ -30,6 +30,7 @@ SERVERS = (
     ("gpu1", "be.gpu"),
 )
 IMAGE = "toucher"
+MADE_AGAIN = "could not be built and is made once more"
 _ACTIVE_TIMEOUT_S = 600.0
 _ENFORCED_TIMEOUT_S = 600.0
 _READ_TIMEOUT_S = 120.0
@@ -72,38 +73,33 @@ class Show:
         return done.stdout
 
     def _create(self) -> None:
+        for server in self._api.servers():
+            if server["status"] == "ERROR" and server["name"] in dict(SERVERS):
+                self._remove(server)
         present = {server["name"] for server in self._api.servers()}
         for name, flavor in SERVERS:
             if name not in present:
-                words = (
-                    "server",
-                    "create",
-                    "--flavor",
-                    flavor,
-                    "--image",
-                    IMAGE,
-                    "--nic",
-                    "none",
-                    name,
-                )
-                self._openstack(*words, "-f", "value", "-c", "id", show=True)
+                self._make(name, flavor)
+
+    def _make(self, name: str, flavor: str) -> None:
+        words = ("--flavor", flavor, "--image", IMAGE, "--nic", "none", name)
+        self._openstack("server", "create", *words, "-f", "value", "-c", "id", show=True)
+
+    def _remove(self, server: Facts) -> None:
+        self._openstack("server", "delete", "--wait", server["id"], show=True)
 
     def _wait_active(self) -> dict[str, Facts]:
-        """Nova's record of each server of the show, all ACTIVE."""
+        """Nova's record of each server of the show, all ACTIVE; one that no host could build is made once more."""
         latest: dict[str, Facts] = {}
+        again: set[str] = set()
 
         def active() -> bool:
             latest.update({server["name"]: server for server in self._api.servers()})
             shown = [latest[name] for name, _ in SERVERS]
             for server in shown:
                 if server["status"] == "ERROR":
-                    message = server.get("fault", {}).get("message", "no reason given")
-                    failed = build_failures(self._settings.log, server["id"])
-                    raise LabError(
-                        f"server {server['name']} is in ERROR: {'; '.join([message, *failed])}; "
-                        f"why: {self._settings.command} explain {server['name']}",
-                        log=self._settings.log / "nova-scheduler.log",
-                    )
+                    self._replace(server, again)
+                    return False
             return all(server["status"] == "ACTIVE" for server in shown)
 
         with self._progress.step("servers become ACTIVE"):
@@ -114,6 +110,25 @@ class Show:
                 log=self._settings.log / "nova-scheduler.log",
             )
         return {name: latest[name] for name, _ in SERVERS}
+
+    def _replace(self, server: Facts, again: set[str]) -> None:
+        """Make a server anew that its hosts could not build, the first time; ``again`` holds the names that were.
+
+        :raises LabError: it was made anew before, or no host has tried to build it
+        """
+        message = server.get("fault", {}).get("message", "no reason given")
+        failed = build_failures(self._settings.log, server["id"])
+        reason = "; ".join([message, *failed])
+        if server["name"] in again or not failed:
+            raise LabError(
+                f"server {server['name']} is in ERROR: {reason}; "
+                f"why: {self._settings.command} explain {server['name']}",
+                log=self._settings.log / "nova-scheduler.log",
+            )
+        again.add(server["name"])
+        self._progress.note(f"server {server['name']} {MADE_AGAIN}: {reason}")
+        self._remove(server)
+        self._make(server["name"], dict(SERVERS)[server["name"]])
 
     def read_back(self, host: str, uuids: Sequence[str]) -> dict[str, Facts]:
         """What kernel and libvirt of one host say of some servers, by name; the host's own facts stand under ``on``.
