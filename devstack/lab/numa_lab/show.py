@@ -112,9 +112,9 @@ class Show:
         return {name: latest[name] for name, _ in SERVERS}
 
     def _replace(self, server: Facts, again: set[str]) -> None:
-        """Make a server anew that its hosts could not build, the first time; ``again`` holds the names that were.
+        """Make a server again that its hosts could not build, the first time; ``again`` holds the names that were.
 
-        :raises LabError: it was made anew before, or no host has tried to build it
+        :raises LabError: it was made again before, or no host has tried to build it
         """
         message = server.get("fault", {}).get("message", "no reason given")
         failed = build_failures(self._settings.log, server["id"])
