@@ -164,6 +164,14 @@ class Reporter:
         nothing = ProviderTree(host, frozenset(), ())
         return self._attempt(host, lambda: _Pass(self._client, self, nothing).drain(on=on))
 
+    def cabled(self, host: str, *, wrong: bool) -> SyncReport:
+        """Let a host's root have the trait of a wrong cable, or not have it; all else stays. Errors as of :meth:`sync`.
+
+        :param host: name of nova's root provider
+        """
+        nothing = ProviderTree(host, frozenset(), ())
+        return self._attempt(host, lambda: _Pass(self._client, self, nothing).cabled(wrong=wrong))
+
     def remove(self, host: str) -> SyncReport:
         """Take all that is ours out of a host's tree, what operators have set on its root included.
 
@@ -354,8 +362,15 @@ class _Pass:
 
     def drain(self, *, on: bool) -> SyncReport:
         """Set or remove the operators' mark on the root."""
+        return self._marked(names.DRAINED, on=on)
+
+    def cabled(self, *, wrong: bool) -> SyncReport:
+        """Set or remove the mark of a wrong cable on the root."""
+        return self._marked(names.MISCABLED, on=wrong)
+
+    def _marked(self, trait: str, *, on: bool) -> SyncReport:
         root, *below = self._reporter.listed(self._tree.root)
-        mark = frozenset({names.DRAINED})
+        mark = frozenset({trait})
         self._undone = frozenset() if on else mark
         ours = _published(self._reporter.actual(root).traits)
         self._update_root(root, ours | mark if on else ours, below)

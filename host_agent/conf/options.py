@@ -6,6 +6,7 @@ from typing import Final
 
 from host_agent.conf.agent import AgentOptions, PinningOptions
 from host_agent.conf.bwap import BwapOptions
+from host_agent.conf.cables import CableOptions
 from host_agent.conf.counters import CounterOptions
 from host_agent.conf.helper import HelperOptions
 from host_agent.conf.host import HostOptions, LibvirtOptions
@@ -37,6 +38,7 @@ class Options:
     mapping: MappingOptions = field(default_factory=MappingOptions)
     bwap: BwapOptions = field(default_factory=BwapOptions)
     remote_gpus: RemoteGpuOptions = field(default_factory=RemoteGpuOptions)
+    cables: CableOptions = field(default_factory=CableOptions)
 
     @property
     def release_after_s(self) -> float:

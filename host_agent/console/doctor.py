@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from host_agent.conf import configuration
 from host_agent.conf.configuration import Configuration
@@ -25,14 +25,18 @@ from host_agent.machine.rdt.errors import ResctrlUnavailableError
 from host_agent.model import cpus
 from host_agent.model.rdt import BandwidthUnit
 from host_agent.model.workload import parse
-from host_agent.observe import foreign_balancers
+from host_agent.observe import cables, foreign_balancers
 from host_agent.observe.denied import DenyList
+from host_agent.report import published_host
 from nova_numa_ext.policy.modes import Mode
 from placement_traits import oslo_options
 from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level, verdict
 from placement_traits.oslo_options import ConfigurationError
 from placement_traits.regular_file import open_regular
+
+if TYPE_CHECKING:
+    from placement_traits.client import PlacementClient
 
 _ANSWER_S: Final = 2.0
 _HELPER_S: Final = 10.0  # it may have to be started
@@ -408,6 +412,27 @@ def _placement(conf: Configuration) -> Iterator[Finding]:
         return
     yield Finding("placement", Level.GOOD, "answers")
     yield from credentials(adapter)
+    if conf.cables.lldp:
+        yield _cabled(conf, PlacementClient(adapter))
+
+
+def _cabled(conf: Configuration, client: "PlacementClient") -> Finding:
+    """Compare this host's cables with its leaf, as the agent does at each pass."""
+    from host_agent.report.cabling import compare
+    from placement_traits.reporter import Reporter
+
+    check = "cables"
+    host = published_host.store(conf.paths.published).load()
+    if host is None:
+        return Finding(check, Level.DEGRADED, "not compared: the agent has published nothing yet")
+    try:
+        traits = Reporter(client).root_traits(host)
+        found = compare(client, traits, cables.heard(conf.cables, conf.paths.sys))
+    except NumaExtError as error:
+        return Finding(check, Level.DEGRADED, f"not compared: {error}")
+    if found is None:
+        return Finding(check, Level.GOOD, f"{host} hangs on no leaf of a fabric")
+    return verdict(check, found.own is not None, f"{host}: {found}", f"{host}: {found}")
 
 
 def credentials(adapter: Any) -> Iterator[Finding]:

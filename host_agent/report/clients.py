@@ -15,6 +15,7 @@ from placement_traits.oslo_options import ConfigurationError
 if TYPE_CHECKING:
     from host_agent.report.claimed import ClaimReader
     from placement_traits.beats import BeatWriter
+    from placement_traits.client import PlacementClient
     from placement_traits.reporter import Reporter
     from placement_traits.server_costs import CostWriter
 
@@ -93,6 +94,18 @@ def make_reporter(conf: Configuration) -> "Reporter":
     from placement_traits.reporter import Reporter
 
     return Reporter(PlacementClient(make_adapter(conf)))
+
+
+def make_cable_sides(conf: Configuration) -> "tuple[PlacementClient, Reporter]":
+    """Return Placement and what writes the trait of a wrong cable, over a session made from ``[placement]``.
+
+    :raises CapabilityMissingError: ``[placement]`` holds no credentials
+    """
+    from placement_traits.client import PlacementClient
+    from placement_traits.reporter import Reporter
+
+    client = PlacementClient(make_adapter(conf))
+    return client, Reporter(client)
 
 
 def make_beat_writer(conf: Configuration, root: str) -> "BeatWriter":

@@ -22,6 +22,7 @@ from host_agent.decide.amounts.claims import ServerClaim, claimed_elsewhere, cla
 from host_agent.model.modes import Modes
 from host_agent.model.round import Round
 from host_agent.report.beat import Beat
+from host_agent.report.cabling import CableCheck
 from host_agent.report.claimed import Claimed
 from host_agent.report.metrics import Metrics
 from host_agent.report.published import declarations, in_use, pins, published_tree
@@ -66,11 +67,13 @@ class PublishedFacts:
     :param foreign_groups: counts resctrl groups of other software
     :param unsatisfiable: returns the servers whose objectives cannot be kept here
     :param reservation: how much bandwidth is held back; None holds nothing back
+    :param cables: compares the host's cables with its leaf; None: nothing does
     """
 
     foreign_groups: Callable[[], int] = int
     unsatisfiable: Callable[[], Container[str]] = frozenset
     reservation: BandwidthReservation | None = None
+    cables: CableCheck | None = None
 
 
 class ClaimSource(Protocol):
@@ -267,6 +270,9 @@ class Publisher:
             if self._follower is not None:
                 self._follower.follow(_mode(report.root_traits))
             problems = (*problems, *report.problems, *self._beat_now())
+            if self._facts.cables is not None:
+                cables = self._facts.cables.turn(self._root(), report.root_traits)
+                problems = (*problems, *cables)
         except NumaExtError as error:
             self._log((str(error),))
             return self._synced(None)

@@ -9,12 +9,15 @@ from host_agent.decide.amounts.reserved_bandwidth import ReservationSettings
 from host_agent.machine.libvirt import DomainSource
 from host_agent.machine.rdt.backend import foreign_groups, tree
 from host_agent.machine.rdt.resctrl import Resctrl
+from host_agent.observe import cables
 from host_agent.observe.bandwidth import BandwidthReader
 from host_agent.report import published_host
 from host_agent.report.beat import Beat, Paid
+from host_agent.report.cabling import CableCheck
 from host_agent.report.clients import (
     check_credentials,
     make_beat_writer,
+    make_cable_sides,
     make_claim_reader,
     make_cost_writer,
     make_reporter,
@@ -54,7 +57,14 @@ def build(
         ConfiguredPlacement(conf, source, metrics, costs),
         metrics,
         PublishedFacts(
-            lambda: len(foreign_groups(resctrl)), unsatisfiable, _reservation(conf, resctrl)
+            lambda: len(foreign_groups(resctrl)),
+            unsatisfiable,
+            _reservation(conf, resctrl),
+            CableCheck(
+                lambda: cables.heard(conf.cables, conf.paths.sys), lambda: make_cable_sides(conf)
+            )
+            if conf.cables.lldp
+            else None,
         ),
         follower=follower,
     )

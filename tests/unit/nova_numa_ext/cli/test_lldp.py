@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_numa_ext.cli.fabric_sources.lldp import SwitchPort, read, seen_on
+from nova_numa_ext.cli.fabric_sources.lldp import read, seen_on
 from placement_traits.errors import InvalidValueError
+from placement_traits.lldp import SwitchPort
 
 MAC = {"type": "mac", "value": "52:54:00:12:34:56"}
 
