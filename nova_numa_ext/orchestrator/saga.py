@@ -198,12 +198,14 @@ class Saga:
             if policy:
                 step = _step(job, GROUP, part.name)
                 servers, name = self._trusts.servers(job.trust), group_name(job.uuid, part.name)
-                if not servers.groups(name):
-                    job, _ = self._made(job, step, partial(servers.make_group, name, policy))
+                groups = servers.groups(name)
+                step = step.found(len(groups))
+                if not groups:
+                    job, step, _ = self._made(job, step, partial(servers.make_group, name, policy))
                 job = self._noted(job, step)
         steps = job.steps
         for part in job.parts:
-            steps = _with(steps, Step(SERVERS, part.name))
+            steps = _with(steps, Step(SERVERS, part.name, asked=0))
         return self._move(
             job, JobState.BUILDING, Reason(JobTerm.BUILDING, _count(job)), steps=steps
         )
@@ -211,6 +213,7 @@ class Saga:
     def _build(self, job: StoredJob) -> StoredJob:
         servers = self._trusts.servers(job.trust)
         found = members.find(job, servers)
+        job = self._came(job, found)
         servers.delete(self._led(found.duplicates(job)))
         late = self._is_late(job)
         for part in job.parts:
@@ -248,7 +251,7 @@ class Saga:
         if found.counted.isdisjoint(found.by_uuid):
             reason = Reason(JobTerm.SERVERS_GONE, len(found.counted))
             return self.end(job, JobState.DONE, (reason,))
-        job = self._placed(job, found)
+        job = self._placed(self._came(job, found), found)
         servers.delete(self._led(found.duplicates(job)))
         return job
 
@@ -271,14 +274,28 @@ class Saga:
         """Store right before something is asked for that it may come to be; renews the term."""
         return self._noted(job, replace(step, asked_at=self._now))
 
-    def _made(self, job: StoredJob, step: Step, make: Callable[[], str]) -> tuple[StoredJob, str]:
-        """Have nova make something; the step is still noted as one that may come to more."""
-        job = self._asking(job, step)
+    def _made(
+        self, job: StoredJob, step: Step, make: Callable[[], str], count: int = 1
+    ) -> tuple[StoredJob, Step, str]:
+        """Have nova make something; return the step, too, which is still noted as one that may come to more.
+
+        :param count: so many are asked for
+        """
+        asked = step.asks(count)
+        job = self._asking(job, asked)
         try:
-            return job, make()
+            return job, asked, make()
         except (QuotaError, RefusedError):
             self._noted(job, step)
             raise
+
+    def _came(self, job: StoredJob, found: Found) -> StoredJob:
+        """Note of which parts all servers are there that nova was asked for, answered or not: none comes late."""
+        for part in job.parts:
+            step = _step(job, SERVERS, part.name)
+            if step.asked_at is not None:
+                job = self._noted(job, step.found(len(found.of_part(part))))
+        return job
 
     def _noted(self, job: StoredJob, step: Step) -> StoredJob:
         steps = _with(job.steps, step)
@@ -287,9 +304,9 @@ class Saga:
     def _undone(self, job: StoredJob) -> StoredJob:
         """Undo the last step; with none left, finish. A step that takes time is looked at again in the next round."""
         while job.steps:
+            job, is_left = self._undo_step(job, job.steps[-1])
             step = job.steps[-1]
             late = step.asked_at is not None and self._now < step.asked_at + LATE_S
-            job, is_left = self._undo_step(job, step)
             if is_left or late:
                 return job
             changes: dict[str, Any] = {}
@@ -306,13 +323,15 @@ class Saga:
             return job, False
         servers = self._trusts.servers(job.trust)
         if step.name == GROUP:
-            for group in self._led(servers.groups(group_name(job.uuid, step.about))):
+            groups = servers.groups(group_name(job.uuid, step.about))
+            job = self._noted(job, step.found(len(groups)))
+            for group in self._led(groups):
                 if queued.is_group(_part(job, step.about)):
                     self._release(group)
                 servers.delete_group(group)
             return job, False
         found = members.find(job, servers)
-        job = self._placed(job, found)
+        job = self._placed(self._came(job, found), found)
         left = found.of_part(_part(job, step.about))
         servers.delete(self._led(left))
         return job, bool(left)
@@ -415,7 +434,8 @@ class Saga:
             request = _request(job, part, 0, min(groups, default=""), self._hint(job, part))
             request = replace(request, name=shared_name(job.name, part.name), count=part.count)
             step = _step(job, SERVERS, part.name)
-            job, _ = self._made(job, step, partial(servers.create, request))
+            make = partial(servers.create, request)
+            job, step, _ = self._made(job, step, make, part.count)
             job = self._noted(job, step)
             found = members.find(job, servers)
         return job, found
@@ -435,7 +455,7 @@ class Saga:
                 request = _request(
                     job, part, member, min(groups, default=""), self._hint(job, part)
                 )
-                job, uuid = self._made(job, step, partial(servers.create, request))
+                job, step, uuid = self._made(job, step, partial(servers.create, request))
             job = self._jobs.set_servers(job, part, {**part.servers, member: uuid}, self._actor)
         return self._noted(job, step)
 
@@ -577,7 +597,7 @@ def _without(reasons: Sequence[Reason], term: JobTerm) -> tuple[Reason, ...]:
 def _step(job: StoredJob, name: str, about: str) -> Step:
     """Return a step as it is stored, a new one where it is not."""
     found = (each for each in job.steps if (each.name, each.about) == (name, about))
-    return next(found, Step(name, about))
+    return next(found, Step(name, about, asked=0))
 
 
 def _with(steps: Sequence[Step], step: Step) -> tuple[Step, ...]:

@@ -37,7 +37,10 @@ def gpus(cloud: LabCloud) -> str:
 
 
 def nothing_is_left(jobs: LabJobs, *ended: str) -> None:
-    """Two rounds after jobs have ended there is no server, group, trust or claim of them; fails with what there is."""
+    """Two rounds after jobs have ended there is no server, group, trust or claim of them; fails with what there is.
+
+    A trust stays for some minutes where a request was lost before nova had it: what would come of it is deleted by it.
+    """
     for job in ended:
         eventually(f"job {job} ends", lambda job=job: jobs.shown(job)["ended_at"], ENDED_S)
     begun = jobs.rounds()
@@ -49,6 +52,7 @@ def nothing_is_left(jobs: LabJobs, *ended: str) -> None:
         return not left
 
     eventually("nothing is left", probe, 60, 0.2)
+    sys.stdout.write(f"trusts kept for what nova did not answer: {len(jobs.kept())}\n")
 
 
 def still_the_same(jobs: LabJobs, job: str, before: dict[str, tuple[str, ...]]) -> None:

@@ -2,7 +2,7 @@
 """What is stored of a job, its parts and what happened to it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nova_numa_ext.policy.jobs.job import BuildFailure, Scope, ScopeWait
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
@@ -56,11 +56,22 @@ class Step:
     :param about: on what: a uuid, or a part's name
     :param asked_at: when another service was last asked to make something, of which no answer is stored: it may come
         to be later; None: all was answered
+    :param asked: how many it was asked for, answered or not; None: not counted
     """
 
     name: str
     about: str
     asked_at: float | None = None
+    asked: int | None = None
+
+    def asks(self, count: int) -> "Step":
+        """Return the step with so many more that were asked for."""
+        return self if self.asked is None else replace(self, asked=self.asked + count)
+
+    def found(self, count: int) -> "Step":
+        """Return the step when so many are there: where these are all that were asked for, nothing comes later."""
+        have_come = self.asked is not None and count >= self.asked
+        return replace(self, asked_at=None) if have_come else self
 
 
 @dataclass(frozen=True, slots=True)

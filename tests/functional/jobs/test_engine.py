@@ -428,9 +428,39 @@ def test_what_a_proxy_answers_changes_no_aim(world, method, status):
     assert len(world.api.there()) == 2
 
 
+@pytest.mark.parametrize("path", ["/servers", "/os-server-groups"])
+@pytest.mark.parametrize("at", [JobState.RUNNING, JobState.CANCELLED])
+def test_what_an_engine_asked_for_and_did_not_see_come_is_found_and_not_waited_for(world, path, at):
+    """Killed before nova's answer: all that was asked for is there; when the job has ended its trust goes at once."""
+    job = world.jobs.create(new_job(parts=(part("workers", count=2, apart=True),)))
+    world.rounds(1)
+
+    def killed(when, what):
+        if (when, what) == ("after", f"POST {path}"):
+            raise Killed
+
+    world.api.hook = killed
+    with pytest.raises(Killed):
+        world.rounds(2)
+    world.api.hook = None
+    world.start()
+    world.expire()
+    if at is JobState.RUNNING:
+        world.rounds(4)
+        assert (world.state(job), world.api.created) == (at, 2)
+    world.cancel(job)
+    world.rounds(3)
+    assert (world.state(job), world.trusts.deleted) == (JobState.CANCELLED, ["trust-1"])
+    assert (world.api.there(), world.api.groups) == ({}, {})
+
+
 def test_a_server_that_comes_after_its_job_was_cancelled_is_deleted(world):
+    """It was asked for twice, and came once: of the other request nobody knows."""
     job = world.jobs.create(new_job())
     world.rounds(1)
+    world.api.refuse = lambda method, path: 504 if (method, path) == ("POST", "/servers") else None
+    world.engine.round()
+    world.api.refuse = None
     world.api.late = True
     world.engine.round()
     world.cancel(job)

@@ -132,6 +132,11 @@ def test_an_engine_that_dies_at_the_request_leaves_one_group_of_servers(world, w
     assert world.state(job) is JobState.RUNNING
     assert len(world.api.there()) == 3
     assert {*servers(world, job)} == world.api.there().keys()
+    world.cancel(job)
+    world.rounds(3)
+    assert (world.state(job), world.trusts.deleted) == (
+        (JobState.CANCELLED, ["trust-1"]) if when == "after" else (JobState.ENDING, [])
+    ), "what never reached nova is taken for something that may come"
 
 
 def test_an_answer_that_does_not_come_leaves_one_group_of_servers(world):

@@ -170,6 +170,17 @@ def test_steps_are_stored_with_the_state(jobs):
     assert jobs.set(now, USER, steps=()).steps == ()
 
 
+def test_of_a_step_of_an_older_release_it_is_not_known_how_much_was_asked_for(jobs, database):
+    """However much of it is there, more may come."""
+    job = jobs.create(new_job())
+    with database.transaction() as connection:
+        steps = [{"name": "servers", "about": "workers", "asked_at": 5.0}]
+        of_job = tables.job.c.id == job.number
+        connection.execute(update(tables.job).where(of_job).values(steps=steps))
+    (step,) = jobs.read(job.uuid).steps
+    assert step.asks(1).found(100).asked_at == 5.0
+
+
 def test_a_name_has_whatever_characters_there_are(jobs):
     """MariaDB's utf8 is not all of UTF-8."""
     job = jobs.create(new_job("trän 訓練 😀"))
