@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups on the switches of a fabric simulated over the policies of :mod:`nova_numa_ext.policy.network`; *modelled*.
+
+:mod:`.barrio`
+    replays a log of jobs under a policy: who waits, and who shares uplinks with whom
+:mod:`.mixes`
+    synthetic logs, drawn by ``mixes.yaml``: a file that was there before any of them was run
+:mod:`.swf`
+    logs in the Standard Workload Format
+:mod:`.fluid`
+    what groups get of uplinks that they share
+:mod:`.slots`
+    two applications on one channel, slot by slot
+
+Policies see sizes and never traffic, the two models of traffic see no policy: none imports the other side.
+"""

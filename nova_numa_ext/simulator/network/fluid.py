@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What groups get of shared links: rates that are max-min fair, by progressive filling. No packets, no queues.
+
+All groups speed up together. When a link is full, those that use it stay as fast as they are, and the others go on; a
+group that nothing slows reaches rate 1. The links of a leaf, or of a pod, upwards count as one: ideal spraying.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+import numpy as np
+
+from placement_traits.errors import InvalidValueError
+from placement_traits.fabric import Fabric
+
+Rates = np.ndarray[Any, np.dtype[np.float64]]
+
+_EQUAL: Final = 1e-12  # links that are full at the same rate, but for rounding
+
+
+class Pattern(StrEnum):
+    """Who of a group sends to whom."""
+
+    ALL_TO_ALL = "all_to_all"
+    RING = "ring"
+
+
+def demands(fabric: Fabric, places: Mapping[str, int], pattern: Pattern) -> dict[str, float]:
+    """Return what a group sends upwards from each node while nothing slows it, in links of a host.
+
+    :param places: its hosts by leaf
+    :param pattern: all to all: as much to each other host; ring: to the next one, in the order of the leafs
+    """
+    total = sum(places.values())
+    below: dict[str, int] = {}
+    for leaf, hosts in places.items():
+        for node in (leaf, *fabric.above(leaf)):
+            below[node] = below.get(node, 0) + hosts
+    return {
+        node: hosts * (total - hosts) / (total - 1) if pattern is Pattern.ALL_TO_ALL else 1.0
+        for node, hosts in below.items()
+        if 0 < hosts < total
+    }
+
+
+def capacities(fabric: Fabric, oversubscription: float) -> dict[str, float]:
+    """Return what each node passes upwards, in links of a host; nothing is above the highest level's nodes.
+
+    :param oversubscription: of leafs; what is above passes all that leafs send
+    :raises InvalidValueError: it is below 1
+    """
+    if oversubscription < 1:
+        raise InvalidValueError("over-subscription", oversubscription, "1 or more")
+    found: dict[str, float] = {}
+    for leaf, hosts in fabric.sizes.items():
+        for node in (leaf, *fabric.above(leaf)):
+            found[node] = found.get(node, 0.0) + hosts / oversubscription
+    return found
+
+
+def max_min(demanded: Sequence[Mapping[str, float]], capacity: Mapping[str, float]) -> Rates:
+    """Return the rate of each group, in [0, 1].
+
+    No group could be faster without one that is not faster becoming slower.
+
+    :param demanded: of each group, what it sends over links at rate 1, above 0; a group without links has rate 1
+    :param capacity: of all links, above 0, in the same unit
+    :raises InvalidValueError: a demand or a capacity is not above 0, or not finite
+    :raises KeyError: a link has no capacity
+    """
+    links = {link: at for at, link in enumerate(sorted({one for each in demanded for one in each}))}
+    rates = np.ones(len(demanded))
+    if not links:
+        return rates
+    loads = np.zeros((len(demanded), len(links)))
+    for group, each in enumerate(demanded):
+        for link, load in each.items():
+            loads[group, links[link]] = load
+    room = np.array([capacity[link] for link in links], np.float64)
+    given = np.array([load for each in demanded for load in each.values()], np.float64)
+    if not (np.isfinite(room).all() and np.isfinite(given).all() and min(*room, *given) > 0):
+        raise InvalidValueError("demands and capacities", "0 or less, or not finite", "above 0")
+    active = loads.any(axis=1)
+    while active.any():
+        rising = loads[active].sum(axis=0)
+        left = room - rates[~active] @ loads[~active]
+        at_full = np.divide(left, rising, out=np.full(len(room), np.inf), where=rising > 0)
+        rate = max(0.0, min(1.0, float(at_full.min())))
+        full = at_full <= rate * (1.0 + _EQUAL)
+        stopped = active & ((loads[:, full] > 0).any(axis=1) if rate < 1.0 else True)
+        rates[stopped] = rate
+        active &= ~stopped
+    return rates
