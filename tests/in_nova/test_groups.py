@@ -133,3 +133,47 @@ class Groups(NovaCloud):
         assert self.host_of(servers[0]) != before
         assert self.host_of(servers[0])[:4] == before[:4]
         assert self.held() == held
+
+
+class SixLeafs(NovaCloud):
+    """Three pods of two leafs, each with four hosts: 24 nova-computes, and a block of four on each leaf."""
+
+    def setUp(self):
+        super().setUp()
+        for limit in ("instances", "cores", "ram", "server_groups", "server_group_members"):
+            self.flags(**{limit: -1}, group="quota")
+        self.cabled(fabric([4] * 6))
+
+    def started(self, *counts):
+        """Ask for the servers of quiet groups, and wait for none before all are asked for; hosts by rank of each."""
+        flavor = self.flavor(QUIET)
+        asked = []
+        for count in counts:
+            group = self.api.post_server_groups({"name": "train", "policy": "anti-affinity"})["id"]
+            server = self._build_server(flavor_id=flavor, networks="none")
+            server |= {"min_count": count, "max_count": count, "return_reservation_id": True}
+            hints = {"os:scheduler_hints": {"group": group}}
+            asked.append(self.api.post_server({"server": server} | hints)["reservation_id"])
+        found = []
+        for reservation in asked:
+            made = self.api.get_servers(search_opts={"reservation_id": reservation})
+            ready = [self._wait_for_state_change(each, "ACTIVE") for each in made]
+            ranks = sorted(ready, key=lambda each: int(each["name"].rpartition("-")[2]))
+            found.append([self.host_of(each) for each in ranks])
+        return found
+
+    @pytest.mark.long
+    def test_groups_are_on_leafs_of_one_pod_in_the_order_of_ranks_and_never_share(self):
+        """Design 8.4, check 6: two at once, and one that fits in a leaf."""
+        first, second = self.started(8, 8)
+        (small,) = self.started(4)
+        leafs = [[host.partition("-")[0] for host in group] for group in (first, second, small)]
+        for large in leafs[:2]:
+            one, *_, other = large
+            assert large == [one] * 4 + [other] * 4
+            assert int(one[1:]) // 2 == int(other[1:]) // 2
+        assert {*leafs[2]} == {"l005"}
+        assert {*leafs[0]}.isdisjoint(leafs[1])
+        assert {"l005"}.isdisjoint(leafs[0] + leafs[1])
+        assert all(len({*group}) == len(group) for group in (first, second, small))
+        assert len(self.fabrics.all()) == 3
