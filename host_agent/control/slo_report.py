@@ -364,8 +364,8 @@ class SloReport:
         for uuid, port in sorted(counts.items()):
             for kind, number in asdict(port).items():
                 yield "numa_ext_slo_feed", (uuid, titles.get(uuid, ""), kind), float(number)
-        for uuid, found in sorted(traffic.items()):
-            who = (uuid, titles.get(uuid, ""))
+        for uuid in sorted(traffic.keys() & titles.keys()):  # others have gone
+            found, who = traffic[uuid], (uuid, titles[uuid])
             yield "numa_ext_server_traffic_mbps", (*who, "local"), found.local_mbps
             yield "numa_ext_server_traffic_mbps", (*who, "total"), found.total_mbps
 

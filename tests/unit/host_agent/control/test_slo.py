@@ -857,3 +857,19 @@ def test_seconds_of_violation_of_a_server_that_has_left_are_not_kept(tmp_path: P
     bench.poll()
     found = {(name, labels[0]): v for name, labels, v in bench.controller.samples()}
     assert found["numa_ext_server_slo_violation_seconds", lc.uuid] == 0.0
+
+
+def test_traffic_of_a_server_that_has_left_is_not_shown(bench: Bench) -> None:
+    """Once no objective is watched nothing is measured any more: what was measured last would stay for good."""
+
+    def shown() -> set[str]:
+        samples = bench.controller.samples()
+        return {labels[0] for name, labels, _ in samples if name == "numa_ext_server_traffic_mbps"}
+
+    lc, be = bench.watch()
+    assert shown() == {be.uuid}
+    bench.host.delete(be)
+    bench.host.delete(lc)
+    bench.round()
+    bench.poll()
+    assert shown() == set()
