@@ -127,6 +127,16 @@ METRICS: Final[dict[str, MetricSpec]] = {
 }
 
 
+BEGIN_AT_0: Final = (
+    (DECISIONS, ("passed", "none")),
+    (WOULD_REORDER, ("candidates", "host")),
+    (SHORTLISTS, ("enough", "exhausted")),
+    (FAULTS, ("filter", "weigher", "record")),
+    (JOURNAL, ("",)),
+)
+"""Counters whose labels are known: the rate of one that begins at 1 misses the 1."""
+
+
 class WorkerMetrics:
     """Counts of one worker of nova-scheduler, kept in a file; any thread may count.
 
@@ -137,7 +147,9 @@ class WorkerMetrics:
         self._path = stem.with_name(f"{stem.name}.worker-{os.getpid()}-{uuid.uuid4().hex[:4]}")
         self._writer = BestEffortWriter("file of metrics")
         self._lock = threading.Lock()
-        self._counts: dict[tuple[str, str], float] = {}
+        self._counts: dict[tuple[str, str], float] = {
+            (name, label): 0 for name, labels in BEGIN_AT_0 for label in labels
+        }
         self._times: dict[tuple[str, str], list[float]] = {}
         self._file = -1
 

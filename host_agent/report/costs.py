@@ -72,7 +72,9 @@ class Costs:
             self._levels = _levels(done)
             self._caused_by = _caused_by(done, self._causes())
         self._titles = guests
-        self._for_server_s = {u: s for u, s in self._for_server_s.items() if u in guests}
+        critical = dict.fromkeys(_critical(done), 0.0)
+        charged = {**critical, **self._for_server_s}
+        self._for_server_s = {u: s for u, s in charged.items() if u in guests}
         known = {**self._costs, **costs}
         self._levels = {u: level for u, level in self._levels.items() if u in guests}
         self._costs = {
@@ -95,7 +97,8 @@ class Costs:
     @property
     def paid(self) -> Paid:
         """What best-effort servers have paid since the agent's start."""
-        return Paid(*self._total, dict(self._for_server_s))
+        charged = {u: s for u, s in self._for_server_s.copy().items() if s}
+        return Paid(*self._total, charged)
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics."""
@@ -119,10 +122,16 @@ def _levels(done: Round) -> dict[str, int]:
     }
 
 
+def _critical(done: Round) -> dict[str, frozenset[int]]:
+    """Return the L3 domains of each latency-critical server."""
+    requests = [one.partition for one in done.decision.assignments if one.partition]
+    return {r.uuid: frozenset(r.domains) for r in requests if r.tier is Tier.LC}
+
+
 def _caused_by(done: Round, decided: Causes) -> Causes:
     """Return for whose sake each best-effort server that is throttled is so."""
     requests = [one.partition for one in done.decision.assignments if one.partition]
-    critical = {r.uuid: frozenset(r.domains) for r in requests if r.tier is Tier.LC}
+    critical = _critical(done)
     found = {}
     for request in requests:
         throttled = {domain for domain, level in request.levels.items() if level < FULL}

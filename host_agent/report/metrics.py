@@ -267,6 +267,22 @@ METRICS: Final[dict[str, MetricSpec]] = {
     )
 }
 
+FILES: Final = ("balancing state", "costs", "journal", "rollout state", "state", "topology")
+"""What the agent writes into its state folder, as it is called in log and metrics."""
+
+FAILING: Final = (
+    "balm",
+    "decide",
+    "join",
+    "move",
+    "observe",
+    "partition",
+    "pin",
+    "refuse",
+    "throttle",
+)
+"""Actions that can fail. Counters begin at 0 where labels are known: the rate of one that begins at 1 misses the 1."""
+
 
 Sample = tuple[str, tuple[str, ...], float]
 """Name of a metric of :data:`METRICS`, label values, value."""
@@ -285,9 +301,9 @@ class Metrics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._actions: Counter[tuple[str, str]] = Counter()
-        self._rounds: Counter[str] = Counter()
-        self._unwritten: Counter[str] = Counter()
+        self._actions = Counter({(action, Result.FAILED.value): 0 for action in FAILING})
+        self._rounds = Counter({"done": 0, "failed": 0})
+        self._unwritten = Counter(dict.fromkeys(FILES, 0))
         self._refiner_failures: Counter[str] = Counter()
         self._listener_failures: Counter[str] = Counter()
         self._durations = [0] * (len(_ROUND_BOUNDS_S) + 1)
@@ -300,6 +316,12 @@ class Metrics:
     def include(self, controller: Measured) -> None:
         """Show what a controller measures, too."""
         self._included.append(controller)
+
+    def begin(self, *, refiners: Iterable[str], listeners: Iterable[str]) -> None:
+        """Begin the counters of these parts' failures at 0."""
+        with self._lock:
+            self._refiner_failures.update(dict.fromkeys(refiners, 0))
+            self._listener_failures.update(dict.fromkeys(listeners, 0))
 
     def count(self, action: str, result: Result) -> None:
         """Count an action."""

@@ -95,7 +95,8 @@ class EngineMetrics:
         self._lock = threading.Lock()
         self._leads = False
         self._recovers = False
-        self._rounds: dict[str, int] = {}
+        # The rate of a counter that begins at 1 misses the 1.
+        self._rounds = {"led": 0, "followed": 0, "failed": 0}
         self._moves: dict[tuple[str, str], int] = {}
         self._seconds = [0.0] * (len(BUCKETS) + 2)
 
@@ -118,7 +119,7 @@ class EngineMetrics:
         result = {True: "led", False: "followed", None: "failed"}[led]
         with self._lock:
             self._leads = bool(led)
-            self._rounds[result] = self._rounds.get(result, 0) + 1
+            self._rounds[result] += 1
             if led:
                 self._seconds[bisect.bisect_left(BUCKETS, seconds)] += 1
                 self._seconds[-1] += seconds

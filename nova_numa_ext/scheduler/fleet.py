@@ -60,7 +60,9 @@ def worker_metrics(conf: cfg.ConfigOpts, options: SchedulerOptions) -> WorkerMet
     except OSError as error:
         LOG.warning("There are no metrics of this worker of nova-scheduler: %s", error)
         return None
-    return WorkerMetrics(shared_view.stem(conf, folder, view_settings(options)))
+    found = WorkerMetrics(shared_view.stem(conf, folder, view_settings(options)))
+    found.save()
+    return found
 
 
 def _make(folder: Path) -> None:

@@ -148,6 +148,9 @@ def build(
     done += [rollout, groups, costs]
     service_manager = ServiceManager.of(os.environ)
     done.append(service_manager)
+    metrics.begin(
+        refiners=[one.name for one in refined_by], listeners=[type(one).__name__ for one in done]
+    )
     agent = Agent(
         Stages(source, observer, executor, Refiners(refined_by, metrics.failed_refiner)),
         conf,

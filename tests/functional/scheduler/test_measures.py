@@ -35,11 +35,13 @@ def counting(cloud, tmp_path):
         process.use(session.Engine(CONF, made, cloud.view, told, measures=cloud.measures))
 
     def counts():
-        """{(name without our prefix, label): number} of all workers; for times, how many."""
+        """{(name without our prefix, label): number} of all workers, without zeros; for times, how many."""
         found = {}
         for metric, labels, value in of_workers(stem):
             key = (metric.name.removeprefix("numa_ext_scheduler_"), *labels[1:])
-            found[key] = found.get(key, 0) + (sum(value[:-1]) if isinstance(value, list) else value)
+            number = sum(value[:-1]) if isinstance(value, list) else value
+            if number:
+                found[key] = found.get(key, 0) + number
         return found
 
     cloud.start, cloud.counts = start, counts

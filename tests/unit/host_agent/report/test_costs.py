@@ -125,7 +125,8 @@ def test_those_for_whose_sake_a_server_is_throttled_answer_for_equal_parts() -> 
     bench.round(0.0, {"a": 40})
     bench.causes = {SERVERS["a"].uuid: frozenset({LC.uuid, OTHER.uuid, "gone"})}
     bench.round(10.0, {"a": 40})
-    assert bench.withholds() == {"lc": 6.0}
+    assert bench.withholds() == {"lc": 6.0, "other": 0.0}
+    assert bench.costs.paid.for_server_s == {LC.uuid: 6.0}
     bench.round(30.0, {"a": 40})
     assert bench.withholds() == {"lc": 12.0, "other": 6.0}
     assert bench.costs.paid.for_server_s == {LC.uuid: 12.0, OTHER.uuid: 6.0}

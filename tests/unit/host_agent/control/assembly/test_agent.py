@@ -50,3 +50,20 @@ def test_placement_is_told_what_the_bandwidth_controller_cannot_keep(
     domain = reported[0].child("h1:l3_0")
     assert domain is not None
     assert NeighbourTrait.UNMET_SLO in domain.traits
+
+
+def test_failures_of_each_part_are_counted_from_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = FakeHost(four_nodes())
+    monkeypatch.setattr(observer, "topology_reader", lambda *_: lambda: host.topology)
+    (tmp_path / "agent.conf").write_text(CONF.format(folder=tmp_path).replace("true", "false"))
+    conf = configuration.load([f"--config-file={tmp_path}/agent.conf"])
+    parts = assembly.build(conf, out=print, source=host, privileged=host)
+    parts.agent.round(full=True, relist=True)
+    found = {(metric.name, *labels): value for metric, labels, value in parts.metrics.samples()}
+    refiners = {labels[0] for name, *labels in found if name == "numa_ext_refiner_failures"}
+    listeners = {labels[0] for name, *labels in found if name == "numa_ext_listener_failures"}
+    assert {"balancing", "balm"} <= refiners
+    assert {"Metrics", "InControl", "Costs", "SloController"} <= listeners
+    assert {found["numa_ext_listener_failures", name] for name in listeners} == {0}
