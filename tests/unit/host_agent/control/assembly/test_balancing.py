@@ -145,6 +145,26 @@ def test_one_stack_of_counters_serves_balancing_and_the_guess_at_latencies(
     assert caplog.text.count("no performance counters") == 1
 
 
+def test_latencies_are_guessed_from_ipc_only_where_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M4: a server that goes idle looks violated, and others are throttled for it."""
+    host = FakeHost(four_nodes())
+    host.boot(Server("silent", {**LC_SPECS, "numa_ext:slo_p99_us": "1000"}, cpus=(1,)))
+    monkeypatch.setattr(observer, "topology_reader", lambda *_: lambda: host.topology)
+    taken: list[str] = []
+    monkeypatch.setattr(IpcProxy, "take", lambda *_: taken.append("guess"))
+    for guess in ("", "[slo]\nipc_tolerance_percent = 25\n"):
+        taken.append(guess)
+        conf = load(
+            tmp_path, f"[counters]\nsource = perf\n[host]\nresctrl = {tmp_path}/none\n{guess}"
+        )
+        parts = assembly.build(conf, out=print, source=host, privileged=host)
+        parts.agent.round(full=True, relist=True)
+        parts.agent._refiners.turn(time.monotonic() + 1.0)
+    assert taken == ["", guess, "guess"]
+
+
 def test_all_processes_are_looked_at_by_one_guard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
