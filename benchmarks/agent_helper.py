@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from benchmarks.agent_counters import ShownCounters
 from benchmarks.opens import opened
 from host_agent.conf import configuration
 from host_agent.conf.options import Options
@@ -26,6 +27,7 @@ from host_agent.machine.privileged import edition, server
 from host_agent.machine.privileged.kernel_threads import KernelThreads
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.model.process import (
+    CountReport,
     MoveLimits,
     MoveReport,
     Pin,
@@ -79,6 +81,16 @@ class RememberingOperations(HostOperations):
         self._known = {
             uuid: _Remembered({node: 1.0}, bound) for uuid, (node, bound) in where.items()
         }
+        self._servers: dict[int, str] = {}
+        self._counters.kernel = ShownCounters(self._together)
+
+    def _together(self, tid: int) -> float:
+        return max(self._known[self._servers[tid]].shares.values())
+
+    def count(self, threads: Sequence[tuple[str, Sequence[int]]]) -> CountReport:
+        """Read counters as on a compute host; see :mod:`benchmarks.agent_counters`."""
+        self._servers = {tid: uuid for uuid, tids in threads for tid in tids}
+        return super().count(threads)
 
     def process(self, uuid: str) -> Process:
         """Read the process; its threads are on the remembered CPUs."""

@@ -9,7 +9,7 @@
 * Servers: a process each with threads and page tables (:mod:`benchmarks.stand_in`): proc(5) and move_pages(2) are real.
 * RDT: the resctrl model by FUSE, in a process of its own, with real threads in its groups.
 * Placement: the real application over HTTP, in a process of its own.
-* Counters: computed by the host model, in the agent's process, which takes longer than reading real ones.
+* Counters: real ones, though not of the hardware; what they show is made up (:mod:`benchmarks.agent_counters`).
 * An old kernel (mode ``old_kernel``, otherwise as ``idle``): 2,000 real processes that are no servers, and files in
   place of kthreadd's children, with two vhost workers a server, whose part some of these processes take.
 * Topology: sysfs files written from a preset. Affinities and pages per node are remembered instead of set, because
@@ -61,7 +61,6 @@ _VHOST_PER_SERVER = 2
 _DEDICATED_EVERY = 4  # each fourth core belongs to nova's dedicated set
 _LC_MAX = 10  # fewer than the machine has classes of service
 _LOCAL_MBPS = 40_000.0
-_MEMORY_INTENSIVE = "sor"
 _PATIENCE_S = 60.0
 
 
@@ -94,14 +93,6 @@ def servers(topology: HostTopology, count: int, mode: str) -> list[Server]:
         size = {"vcpus": VCPUS, "memory_mb": MEMORY_MB}
         made.append(Server(f"be{number}", specs, shared=cpus.text(shared), node=node, **size))
     return made
-
-
-def programs(made: Sequence[Server]) -> dict[str, str]:
-    """Return what the model takes to run in servers whose memory placement is searched, by title: one that uses as
-    much memory as a search needs. Memory of the others would be brought to their vCPUs at once.
-    """
-    searched = (s for s in made if s.specs.get("numa_ext:memory_policy") == MemoryPolicy.BWAP)
-    return {server.title: _MEMORY_INTENSIVE for server in searched}
 
 
 def sysfs(topology: HostTopology) -> dict[str, Any]:
@@ -266,8 +257,7 @@ endpoint = http://127.0.0.1:{port}
 token = admin
 endpoint_override = http://127.0.0.1:{port}
 [counters]
-source = model
-model_programs = {",".join(f"{title}:{name}" for title, name in programs(made).items())}
+source = perf
 """)
 
 

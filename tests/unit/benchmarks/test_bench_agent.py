@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import agent_world, bench_agent, stand_in
+from benchmarks.agent_counters import ShownCounters
 from benchmarks.agent_helper import KERNEL_THREADS, process_time
 from benchmarks.agent_process import searched
-from emulation.physics.model import Guest, HostModel
-from emulation.physics.parameters import frozen
-from emulation.physics.programs import WORKLOADS
 from host_agent.conf.agent import AgentOptions
 from host_agent.conf.bwap import BwapOptions
 from host_agent.control import balancing_store
@@ -29,6 +27,7 @@ from host_agent.decide.pages.bwap import (
 )
 from host_agent.decide.pages.shares import Memory
 from host_agent.machine.privileged.kernel_threads import KernelThreads
+from host_agent.machine.privileged.pmu import PerfEvent
 from host_agent.model.workload import Activity, parse
 from host_agent.observe.topology.capture import restore
 from host_agent.observe.topology.sysfs import read_topology
@@ -135,15 +134,31 @@ def test_only_searches_that_measure_or_go_on_are_counted(tmp_path: Path) -> None
     assert searched(state) == 2
 
 
-def test_what_is_searched_uses_enough_memory_for_it() -> None:
-    made = agent_world.servers(TOPOLOGY, 6, "search")
-    programs = agent_world.programs(made)
-    assert len(programs) == 4, "all but the latency-critical ones"
-    assert not agent_world.programs(agent_world.servers(TOPOLOGY, 6, "idle"))
-    model = HostModel(TOPOLOGY, frozen())
-    for name in programs.values():
-        running = Guest("be", WORKLOADS[name], (0, 1), {0: 1.0})
-        assert memory_intensive(model.measure([running])["be"].mpi, BwapOptions())
+def test_counters_are_opened_and_read_and_show_a_program_that_gains_from_each_step() -> None:
+    together, now_s = [0.125], [0.0]
+    kernel = ShownCounters(lambda _tid: together[0], clock=lambda: now_s[0])
+    leader = kernel.open(PerfEvent(0, 0), os.getpid(), -1, guest_only=True)
+    others = [kernel.open(PerfEvent(0, 1), os.getpid(), leader, guest_only=True) for _ in "123"]
+    rates: list[float] = []
+    before = kernel.read(leader, 4)
+    for part in (0.125, 0.2, 0.3, 1.0):
+        together[0] = part
+        now_s[0] += 4.0
+        now = kernel.read(leader, 4)
+        elapsed, running, cycles, instructions, misses, stalls = (
+            new - old for new, old in zip(now, before, strict=True)
+        )
+        before = now
+        assert elapsed == running == 4 * 10**9
+        assert misses / instructions == pytest.approx(0.02)
+        assert memory_intensive(misses / instructions, BwapOptions())
+        assert stalls < cycles
+        rates.append(stalls)
+    assert rates == sorted(rates, reverse=True)
+    for descriptor in (*others, leader):
+        kernel.close(descriptor)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(leader)
 
 
 def test_an_old_kernel_shows_two_workers_of_each_server(tmp_path: Path) -> None:
