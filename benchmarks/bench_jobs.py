@@ -39,7 +39,7 @@ from benchmarks.jobs_round import drawn, one_round
 from benchmarks.jobs_service import engine, store
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.policy.jobs.limits import Limits
-from nova_numa_ext.policy.jobs.queue import Discipline, QueueSettings
+from nova_numa_ext.policy.jobs.queue_settings import Discipline, QueueSettings
 from placement_traits.client import PlacementClient
 from placement_traits.errors import NumaExtError
 

@@ -19,7 +19,10 @@ from nova_numa_ext.policy.jobs.host_planner import HostPlanner
 from nova_numa_ext.policy.jobs.host_view import HostClaims, HostsView
 from nova_numa_ext.policy.jobs.job import ActiveJob, Job
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan
-from nova_numa_ext.policy.jobs.queue import Fleet, QueueRound, QueueSettings, decide, in_order
+from nova_numa_ext.policy.jobs.queue import Fleet, decide
+from nova_numa_ext.policy.jobs.queue_order import in_order
+from nova_numa_ext.policy.jobs.queue_round import QueueRound
+from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from placement_traits import names
 from placement_traits.fleet import Amount, DeviceView, GpuView, HostView, L3View, RdtView
 from placement_traits.fleet_arrays import FleetArrays

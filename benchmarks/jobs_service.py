@@ -30,7 +30,7 @@ from nova_numa_ext.orchestrator.store.job_rows import KnownRows
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
 from nova_numa_ext.policy.jobs.host_view import HostsView
-from nova_numa_ext.policy.jobs.queue import QueueSettings
+from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
 from placement_traits import names
 from placement_traits.client import HttpAdapter

@@ -11,7 +11,7 @@ from oslo_config import cfg
 from nova_numa_ext.conf import GpuOptions, NetworkOptions
 from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
 from nova_numa_ext.policy.jobs.limits import SECTION
-from nova_numa_ext.policy.jobs.queue import QueueSettings
+from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.policy.remote_gpu.choosing import Unmet
 from placement_traits import oslo_options
 from placement_traits.errors import InvalidValueError

@@ -33,7 +33,10 @@ from nova_numa_ext.policy.jobs.host_planner import HostPlanner
 from nova_numa_ext.policy.jobs.host_view import HostClaims, HostsView
 from nova_numa_ext.policy.jobs.job import Job
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
-from nova_numa_ext.policy.jobs.queue import NO_ROUND_BEFORE, Fleet, QueueRound, QueueSettings
+from nova_numa_ext.policy.jobs.queue import Fleet
+from nova_numa_ext.policy.jobs.queue_order import in_order
+from nova_numa_ext.policy.jobs.queue_round import NO_ROUND_BEFORE, QueueRound
+from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.policy.jobs.terms import JobTerm
 from placement_traits import devices
 from placement_traits.client import HttpAdapter
@@ -119,7 +122,7 @@ class HostQueue:
         state = replace(state, quotas=quotas.waits(state.quotas, jobs, now))
         self._report(trouble)
         found = queue.decide(
-            queue.in_order(jobs, now, self._settings),
+            in_order(jobs, now, self._settings),
             running,
             Fleet(view, claims, HostPlanner(), self._planner),
             now,

@@ -46,7 +46,7 @@ from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.orchestrator.store.unreadable import Unreadable
 from nova_numa_ext.orchestrator.workers import Workers
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
-from nova_numa_ext.policy.jobs.queue import QueueSettings
+from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
 from nova_numa_ext.policy.remote_gpu.network import Solver

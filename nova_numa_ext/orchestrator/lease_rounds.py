@@ -47,7 +47,7 @@ from nova_numa_ext.orchestrator.store.leases import (
     StoredLease,
 )
 from nova_numa_ext.orchestrator.store.unreadable import Unreadable
-from nova_numa_ext.policy.jobs.queue import rank
+from nova_numa_ext.policy.jobs.queue_order import rank
 from nova_numa_ext.policy.remote_gpu import lease_claims, leases
 from nova_numa_ext.policy.remote_gpu.choosing import Unmet
 from nova_numa_ext.policy.remote_gpu.lease_plan import LeaseGang, LeasePlan, plan

@@ -9,15 +9,10 @@ from typing import Self
 
 from nova_numa_ext.policy.jobs.job import ActiveJob, Job, Part
 from nova_numa_ext.policy.jobs.plan import Never, Outcome, Plan, Wait
-from nova_numa_ext.policy.jobs.queue import (
-    NO_ROUND_BEFORE,
-    Fleet,
-    QueueRound,
-    QueueSettings,
-    QueueState,
-    decide,
-    in_order,
-)
+from nova_numa_ext.policy.jobs.queue import Fleet, decide
+from nova_numa_ext.policy.jobs.queue_order import in_order
+from nova_numa_ext.policy.jobs.queue_round import NO_ROUND_BEFORE, QueueRound, QueueState
+from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.policy.jobs.terms import JobTerm
 from placement_traits.reason import Reason
 from placement_traits.request import WorkloadRequest

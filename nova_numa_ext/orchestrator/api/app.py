@@ -29,7 +29,7 @@ from nova_numa_ext.orchestrator.conf import ApiOptions
 from nova_numa_ext.orchestrator.notify import Tell, no_receiver
 from nova_numa_ext.orchestrator.store.database import DatabaseError
 from nova_numa_ext.orchestrator.store.stores import Stores
-from nova_numa_ext.policy.jobs.queue import QueueSettings
+from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from placement_traits.errors import InvalidValueError, NumaExtError, ServiceUnavailableError
 from placement_traits.request import InvalidRequestError
 

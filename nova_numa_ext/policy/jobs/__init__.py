@@ -13,6 +13,8 @@
     what a planner answers: :class:`.plan.Plan`, :class:`.plan.Wait` or :class:`.plan.Never`
 :mod:`.queue`
     one round: who starts, who waits and why, who is given up or stopped; runs in the service and in the simulators
+:mod:`.queue_order`, :mod:`.queue_settings`, :mod:`.queue_round`
+    in which order jobs are asked; what operators decide about it; what a round decides
 :mod:`.limits`, :mod:`.quotas`, :mod:`.postponing`
     what a project may have at a time; when nova says that it has all of it; when a job waits for a better place
 :mod:`.reserving`

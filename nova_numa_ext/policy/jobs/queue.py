@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who starts now? One round of the queue, as a pure decision.
 
-The order is that of :func:`in_order`: priority, which grows with the time that a job has waited, then time of
-submission. In this order each job asks its planner, unless it is held, backs off, or exceeds a limit of its project.
+The order is that of :func:`.queue_order.in_order`: priority, which grows with the time that a job has waited, then time
+of submission. In this order each job asks its planner, unless it is held, backs off, or exceeds a limit of its project.
 What follows when a job finds no place is the discipline:
 
 ``fcfs``
@@ -38,23 +38,27 @@ rounds of a time.
 
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import ClassVar, Final, Generic, Protocol, TypeVar
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Generic, TypeVar
 
 from nova_numa_ext.policy.jobs import limits as of_projects
 from nova_numa_ext.policy.jobs import postponing
 from nova_numa_ext.policy.jobs.job import ActiveJob, Job
-from nova_numa_ext.policy.jobs.limits import SECTION, UNLIMITED, Limits
 from nova_numa_ext.policy.jobs.plan import Never, Plan, Wait
 from nova_numa_ext.policy.jobs.planner import Claims, Planner
-from nova_numa_ext.policy.jobs.quotas import QuotaWait
+from nova_numa_ext.policy.jobs.queue_round import (
+    NO_ROUND_BEFORE,
+    Preemption,
+    QueueRound,
+    QueueState,
+    Reservation,
+    Start,
+)
+from nova_numa_ext.policy.jobs.queue_settings import Discipline, QueueSettings
 from nova_numa_ext.policy.jobs.terms import JobTerm
-from placement_traits.options import Section, option, part
 from placement_traits.reason import Reason
 
-_HOUR_S: Final = 3600.0
 # Both bound the time of a round.
 _MOST_SPARED: Final = 32  # jobs to be stopped of which it is tried whether one can go on
 _MOST_SEARCHES: Final = (
@@ -64,234 +68,10 @@ _SEEN_AFTER_S: Final = 60.0  # until the view of the fleet shows what jobs that 
 _SHOWN: Final = 8  # jobs in a reason
 
 
-class Discipline(StrEnum):
-    """What follows when a job finds no place."""
-
-    FCFS = "fcfs"
-    GREEDY = "greedy"
-    EASY = "easy"
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSettings(Section):
-    """Who starts, and who waits: what the operator decides about the queue."""
-
-    section: ClassVar = SECTION
-    title: ClassVar = "The queue of the job service"
-
-    discipline: Discipline = option(
-        Discipline.EASY,
-        "What follows when a job finds no place. Jobs are asked in the order of their priority, which grows with age, "
-        "then of their submission.",
-        choices={
-            "fcfs": "all jobs behind it wait, too",
-            "greedy": "jobs behind it may start; one that needs much may wait for ever",
-            "easy": "the first one has places kept for the time at which, by the walltimes of others, it can start; "
-            "jobs behind it start where they are not in its way",
-        },
-        change="places must not stay free for a job that needs much (greedy), or no job may pass another (fcfs)",
-        leave="users give walltimes: what is kept free is used by jobs that end in time",
-    )
-    ageing_per_hour: float = option(
-        1.0,
-        "How much the priority of a job grows in an hour of waiting. With 0 a stream of jobs of high priority keeps "
-        "others waiting for ever.",
-        minimum=0.0,
-        change="priorities, which go from -1000 to 1000, should yield to age sooner (raise) or later (lower)",
-        leave="users hardly set priorities: all jobs age alike",
-    )
-    preempt: bool = option(
-        False,
-        "Stop best-effort jobs whose users allow it, and queue them again, in favour of latency-critical jobs that "
-        "find no place.",
-        change="latency-critical jobs must start soon, and users of best-effort jobs know that these may be stopped",
-        leave="what a job has done when it is stopped is lost",
-    )
-    postponement_s: float = option(
-        postponing.RETRY_S,
-        "Seconds between two postponements that count: a job of ``numa_ext:gpu_policy=topo_p`` waits for GPUs of its "
-        "``numa_ext:min_utility`` until it was postponed ``most_postponements`` times.",
-        minimum=1.0,
-        change="jobs run for hours: a better place is free later than ten minutes from now (raise)",
-        leave="jobs end every few minutes",
-    )
-    default_limits: Limits = part(Limits, prefix="project_")
-    jobs_of_projects: Mapping[str, int] = option(
-        {},
-        "``project_jobs`` of single projects, by their ids.",
-        minimum=1,
-        change="a project has paid for more than others, or for less",
-        leave="all projects are alike",
-    )
-    servers_of_projects: Mapping[str, int] = option(
-        {},
-        "``project_servers`` of single projects, by their ids.",
-        minimum=1,
-        change="a project has paid for more than others, or for less",
-        leave="all projects are alike",
-    )
-    leases_of_projects: Mapping[str, int] = option(
-        {},
-        "``project_leases`` of single projects, by their ids.",
-        minimum=1,
-        change="a project has paid for more than others, or for less",
-        leave="all projects are alike",
-    )
-    gpu_memory_mb_of_projects: Mapping[str, int] = option(
-        {},
-        "``project_gpu_memory_mb`` of single projects, by their ids.",
-        minimum=1,
-        change="a project has paid for more than others, or for less",
-        leave="all projects are alike",
-    )
-    unsatisfiable_s: float = option(
-        3600.0,
-        "Seconds after which a job is given up that would find no place even if all hosts were empty, or that exceeds "
-        "a limit of its project by itself: all rounds in this time must have found so.",
-        minimum=0.0,
-        change="hosts are reinstalled for longer than an hour, and jobs should wait for them (raise)",
-        leave="an hour without a single host that is large enough is no matter of a restart",
-    )
-
-    @property
-    def limited(self) -> bool:
-        """Some project has limits."""
-        return self.default_limits != UNLIMITED or any(self._of_projects)
-
-    def limits_of(self, project: str) -> Limits:
-        """Return the limits of a project."""
-        if not any(project in each for each in self._of_projects):
-            return self.default_limits
-        default = self.default_limits
-        return Limits(
-            jobs=self.jobs_of_projects.get(project, default.jobs),
-            servers=self.servers_of_projects.get(project, default.servers),
-            leases=self.leases_of_projects.get(project, default.leases),
-            gpu_memory_mb=self.gpu_memory_mb_of_projects.get(project, default.gpu_memory_mb),
-        )
-
-    @property
-    def _of_projects(self) -> tuple[Mapping[str, int], ...]:
-        return (
-            self.jobs_of_projects,
-            self.servers_of_projects,
-            self.leases_of_projects,
-            self.gpu_memory_mb_of_projects,
-        )
-
-
 PlaceT = TypeVar("PlaceT")
-QueuedT = TypeVar("QueuedT", bound="Queued")
 ViewT = TypeVar("ViewT")
 ClaimsT = TypeVar("ClaimsT", bound="Claims")  # type: ignore[type-arg]
 SettingsT = TypeVar("SettingsT")
-
-
-@dataclass(frozen=True, slots=True)
-class Start(Generic[PlaceT]):
-    """A job that starts.
-
-    :param job: the job
-    :param plan: its places
-    """
-
-    job: Job
-    plan: Plan[PlaceT]
-
-
-@dataclass(frozen=True, slots=True)
-class Preemption(Generic[PlaceT]):
-    """A running job that is to be stopped and queued again.
-
-    :param active: the job
-    :param reason: in whose favour
-    """
-
-    active: ActiveJob[Plan[PlaceT]]
-    reason: Reason
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation(Generic[PlaceT]):
-    """Places that are kept for a job that waits.
-
-    :param job: its uuid
-    :param at: when they are free at the latest; infinite when that is not known
-    :param plan: the places
-    """
-
-    job: str
-    at: float
-    plan: Plan[PlaceT]
-
-
-@dataclass(frozen=True, slots=True)
-class QueueState:
-    """What a round knows of the rounds before it. An engine that begins to lead begins without: it costs patience only.
-
-    :param preempting: when places that others free were last kept for a waiting job, by uuid
-    :param unsatisfiable: since when it was found of a job in all rounds that it can never start, by uuid
-    :param quotas: projects that wait for a quota
-    :param chosen: jobs that were to be stopped for a waiting job, by its uuid
-    """
-
-    preempting: Mapping[str, float] = field(default_factory=dict)
-    unsatisfiable: Mapping[str, float] = field(default_factory=dict)
-    quotas: Mapping[str, QuotaWait] = field(default_factory=dict)
-    chosen: Mapping[str, frozenset[str]] = field(default_factory=dict)
-
-
-NO_ROUND_BEFORE: Final = QueueState()
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRound(Generic[PlaceT]):
-    """What a round decides.
-
-    :param starts: jobs that start, in order
-    :param waits: why each of the others waits, by uuid; those of which nothing new is known may be absent where the
-        round was to end early
-    :param ended: jobs that are given up, by uuid, with the reasons: waited too long, too late for a deadline, or
-        unsatisfiable for too long
-    :param postponed: uuids of jobs whose number of postponements grows
-    :param preempted: running jobs that are to be stopped and queued again
-    :param reservations: of jobs in whose favour others end, and of the first other one that found no place
-    :param state: for the next round
-    """
-
-    starts: tuple[Start[PlaceT], ...]
-    waits: Mapping[str, Wait]
-    ended: Mapping[str, tuple[Reason, ...]]
-    postponed: tuple[str, ...] = ()
-    preempted: tuple[Preemption[PlaceT], ...] = ()
-    reservations: tuple[Reservation[PlaceT], ...] = ()
-    state: QueueState = NO_ROUND_BEFORE
-
-
-class Queued(Protocol):
-    """On what of a job its place in the queue depends."""
-
-    @property
-    def priority(self) -> int:
-        """As of :class:`Job`."""
-
-    @property
-    def submitted_at(self) -> float:
-        """As of :class:`Job`."""
-
-    def waiting_s(self, now: float) -> float:
-        """Return for how long it has waited, seconds, all stays in the queue together."""
-
-
-def rank(job: Queued, now: float, settings: QueueSettings) -> tuple[float, float]:
-    """Return the sort key of a job in the queue, smallest first."""
-    age_h = job.waiting_s(now) / _HOUR_S
-    return -(job.priority + settings.ageing_per_hour * age_h), job.submitted_at
-
-
-def in_order(waiting: Iterable[QueuedT], now: float, settings: QueueSettings) -> list[QueuedT]:
-    """Return jobs in the order in which they are asked; equal ones stay as they are."""
-    return sorted(waiting, key=lambda job: rank(job, now, settings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +102,7 @@ def decide(
 ) -> QueueRound[PlaceT]:
     """Decide who starts.
 
-    :param waiting: jobs in the order of :func:`in_order`
+    :param waiting: jobs in the order of :func:`.queue_order.in_order`
     :param active: jobs that have places
     :param fleet: its claims are those of the active jobs; the places of jobs that start are added to them, and those
         that are kept for jobs in whose favour others end

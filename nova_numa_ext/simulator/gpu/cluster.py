@@ -21,7 +21,7 @@ from nova_numa_ext.policy.gpu.job import GpuJob, ProfileStore
 from nova_numa_ext.policy.gpu.placement import Choice, Placement, choose, place_parts, preference
 from nova_numa_ext.policy.gpu.utility import HostGpus, Neighbour, Scene, UtilityOptions
 from nova_numa_ext.policy.jobs.plan import Plan
-from nova_numa_ext.policy.jobs.queue import Discipline
+from nova_numa_ext.policy.jobs.queue_settings import Discipline
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuPolicy
 

@@ -24,7 +24,8 @@ from nova_numa_ext.policy.gpu.placement import spread_stretch
 from nova_numa_ext.policy.gpu.utility import THIRDS, UtilityOptions, slowdowns
 from nova_numa_ext.policy.jobs.job import ActiveJob, Job
 from nova_numa_ext.policy.jobs.plan import Plan
-from nova_numa_ext.policy.jobs.queue import Fleet, QueueSettings, decide
+from nova_numa_ext.policy.jobs.queue import Fleet, decide
+from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.simulator.gpu.cluster import Cluster, Place, strategy_class
 from nova_numa_ext.simulator.gpu.planner import ClusterClaims, StrategyPlanner, queued
 from nova_numa_ext.simulator.gpu.workload import Submission

@@ -41,7 +41,7 @@ from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.elastic.following import follow
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.elastic.trace import read_trace
-from nova_numa_ext.policy.jobs.queue import QueueSettings
+from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import OPEN, TENANTS_SENTENCES, JobTerm, for_tenants
 from nova_numa_ext.policy.jobs.terms import sentence as sentence_of

@@ -11,7 +11,7 @@ from benchmarks.placement_server import fill
 from emulation.placement_service import PlacementInProcess
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Jobs
-from nova_numa_ext.policy.jobs.queue import QueueSettings
+from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from placement_traits.claim_store import ClaimStore
 from placement_traits.client import PlacementClient
 

@@ -11,7 +11,7 @@ from nova_numa_ext.orchestrator.cloud.fleet import PlacementHosts
 from nova_numa_ext.orchestrator.decide import HostQueue
 from nova_numa_ext.orchestrator.store.stored_job import Sizes
 from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
-from nova_numa_ext.policy.jobs.queue import QueueSettings
+from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
 from placement_traits import names
 from placement_traits.claim_store import ClaimStore

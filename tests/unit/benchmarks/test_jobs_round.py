@@ -4,7 +4,7 @@
 import pytest
 
 from benchmarks.jobs_round import drawn, one_round
-from nova_numa_ext.policy.jobs.queue import Discipline, QueueSettings
+from nova_numa_ext.policy.jobs.queue_settings import Discipline, QueueSettings
 
 
 @pytest.mark.parametrize("discipline", Discipline)

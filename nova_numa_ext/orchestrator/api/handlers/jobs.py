@@ -29,8 +29,8 @@ from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import ExistsError
 from nova_numa_ext.orchestrator.store.stored_job import NewJob, StoredJob
 from nova_numa_ext.orchestrator.store.stores import Stores
-from nova_numa_ext.policy.jobs import queue as queue_order
-from nova_numa_ext.policy.jobs.queue import QueueSettings
+from nova_numa_ext.policy.jobs import queue_order
+from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
 from placement_traits.errors import NumaExtError, ServiceUnavailableError

@@ -12,7 +12,7 @@ from nova_numa_ext.orchestrator.store.leases import LeaseSpec
 from nova_numa_ext.orchestrator.store.stored_job import NewJob
 from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.policy.jobs import limits as of_projects
-from nova_numa_ext.policy.jobs.queue import QueueSettings
+from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import sentence
 

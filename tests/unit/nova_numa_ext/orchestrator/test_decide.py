@@ -15,7 +15,7 @@ from nova_numa_ext.orchestrator.store.stored_job import Sizes, Step
 from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.jobs.plan import ProviderAmount
-from nova_numa_ext.policy.jobs.queue import Discipline, QueueSettings
+from nova_numa_ext.policy.jobs.queue_settings import Discipline, QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import sentence
 from nova_numa_ext.policy.network.groups import PlanOptions, PolicyName

@@ -17,7 +17,9 @@ from nova_numa_ext.policy.jobs.host_planner import HostPlanner
 from nova_numa_ext.policy.jobs.host_view import HostClaims, HostsView
 from nova_numa_ext.policy.jobs.job import ActiveJob, Job, Part, Scope, ScopeWait
 from nova_numa_ext.policy.jobs.plan import HostPlace, Never, Outcome, Plan, Wait
-from nova_numa_ext.policy.jobs.queue import Discipline, Fleet, QueueRound, QueueSettings, decide
+from nova_numa_ext.policy.jobs.queue import Fleet, decide
+from nova_numa_ext.policy.jobs.queue_round import QueueRound
+from nova_numa_ext.policy.jobs.queue_settings import Discipline, QueueSettings
 from nova_numa_ext.policy.jobs.terms import JobTerm, sentence
 from nova_numa_ext.policy.terms import Term
 from placement_traits import names

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from nova_numa_ext.policy.jobs.job import Job
-from nova_numa_ext.policy.jobs.queue import Discipline, QueueSettings
+from nova_numa_ext.policy.jobs.queue_settings import Discipline, QueueSettings
 from tests.support.fleet import lc
 from tests.support.unit_pool import BEST_EFFORT, AmountPlanner, UnitPlanner, a_job, simulate
 

@@ -12,13 +12,9 @@ from hypothesis import strategies as st
 from nova_numa_ext.policy.jobs.job import ActiveJob, Job
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.jobs.plan import Outcome, Plan
-from nova_numa_ext.policy.jobs.queue import (
-    Discipline,
-    QueueRound,
-    QueueSettings,
-    QueueState,
-    in_order,
-)
+from nova_numa_ext.policy.jobs.queue_order import in_order
+from nova_numa_ext.policy.jobs.queue_round import QueueRound, QueueState
+from nova_numa_ext.policy.jobs.queue_settings import Discipline, QueueSettings
 from nova_numa_ext.policy.jobs.terms import JobTerm, sentence
 from tests.support.fleet import lc
 from tests.support.unit_pool import BEST_EFFORT, UnitPlanner, a_job, one_round, simulate

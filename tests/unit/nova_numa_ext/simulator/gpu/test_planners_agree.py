@@ -11,7 +11,8 @@ from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
 from nova_numa_ext.policy.jobs.host_planner import HostPlanner
 from nova_numa_ext.policy.jobs.host_view import HostClaims
 from nova_numa_ext.policy.jobs.job import Job, Part
-from nova_numa_ext.policy.jobs.queue import Fleet, QueueSettings, decide
+from nova_numa_ext.policy.jobs.queue import Fleet, decide
+from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.simulator.gpu import table7
 from nova_numa_ext.simulator.gpu.cluster import strategy_class
 from nova_numa_ext.simulator.gpu.simulation import Record
