@@ -22,17 +22,15 @@ from host_agent.machine.privileged import (
 )
 from host_agent.machine.privileged.dead_man_switch import DeadManSwitch
 from host_agent.machine.privileged.devices import Devices
-from host_agent.machine.privileged.kernel_threads import KernelThreads
-from host_agent.machine.privileged.libvirt_state import LibvirtState, RunningDomain
+from host_agent.machine.privileged.libvirt_state import RunningDomain
+from host_agent.machine.privileged.partitions import RdtOperations
 from host_agent.machine.privileged.perf import ThreadCounters
 from host_agent.machine.privileged.syscalls import PAGE, Syscalls
 from host_agent.machine.privileged.table import operations_of, reads, writes, writes_if_asked
 from host_agent.model import cpus
 from host_agent.model.pages import ram_shares, sample_agrees
-from host_agent.model.partition import Joined, RdtChange, RdtState
 from host_agent.model.process import (
     CountReport,
-    GroupLevel,
     MoveLimits,
     MoveReport,
     Pin,
@@ -76,7 +74,7 @@ class _Walked:
         return replace(self, ranges=tuple(merged))
 
 
-class HostOperations:
+class HostOperations(RdtOperations):
     """Operations on this host, for a caller that has the rights; they may be called by several threads at once.
 
     :param paths: where the host's files are
@@ -84,8 +82,6 @@ class HostOperations:
     :param release_after_s: take throttles off when the agent has not been in control for so long: the helper's; None
         where this process does not outlive the agent
     :param devices: plugs devices into domains
-
-    :ivar dead_man_switch: does that
     """
 
     def __init__(
@@ -97,18 +93,15 @@ class HostOperations:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._paths = paths
+        super().__init__(paths)
         self._clock = clock
         self._devices = devices or Devices()
         self._kernel = kernel or Syscalls()
-        self._libvirt = LibvirtState(paths.pid_dir)
-        self._kernel_threads = KernelThreads(paths.proc)
         self._sweeps: dict[str, tuple[page_mover.Sweep, _Walked]] = {}
         self._left: dict[str, _Walked] = {}
         self._counters = ThreadCounters(paths.proc, open_files.raise_limit() // _COUNTERS_PART)
         self._counting = threading.Lock()
         self._limiting = threading.Lock()
-        self.dead_man_switch: DeadManSwitch | None = None
         if release_after_s is not None:
             mark = paths.helper_state / "in-control"
             release = partial(self.release_throttles, True)
@@ -251,27 +244,6 @@ class HostOperations:
         """Plug the latency port into a domain; see :meth:`.devices.Devices.plug_latency_port`."""
         self._devices.plug_latency_port(uuid)
 
-    @reads
-    def rdt_state(self) -> RdtState:
-        """Read capabilities, groups and root's masks as found; see :func:`.partitions.state`."""
-        return partitions.state(self._paths)
-
-    @writes_if_asked
-    def apply_partitions(self, change: RdtChange, write: bool) -> tuple[Joined, ...]:
-        """Carry out a checked change of the RDT groups; see :func:`.partitions.apply`."""
-        joined = partitions.apply(
-            self._paths, change, write, libvirt=self._libvirt, outside=self._kernel_threads.of
-        )
-        self._watch(write)
-        return joined
-
-    @writes(lambda levels: ("",) * len(levels))
-    def throttle(self, levels: Sequence[GroupLevel]) -> tuple[str, ...]:
-        """Write bandwidth levels of RDT groups; see :meth:`host_agent.machine.rdt.resctrl.Resctrl.set_levels`."""
-        problems = partitions.throttle(self._paths, levels)
-        self._watch(True)
-        return problems
-
     @writes_if_asked
     def limit_cpu_time(self, levels: Sequence[tuple[str, int]], write: bool) -> QuotaReport:
         """Throttle servers by CPU time; see :func:`host_agent.machine.privileged.vcpu_quota.throttle`."""
@@ -282,11 +254,6 @@ class HostOperations:
     def _limit(self, levels: Sequence[tuple[str, int]], write: bool) -> QuotaReport:
         with self._limiting:
             return vcpu_quota.throttle(self._paths, dict(levels), write, libvirt=self._libvirt)
-
-    def _watch(self, written: bool) -> None:
-        """No throttle without the switch, not even one that was asked for by an agent that has gone meanwhile."""
-        if written and self.dead_man_switch is not None:
-            self.dead_man_switch.throttled()
 
     @writes_if_asked
     def release_throttles(self, write: bool) -> tuple[str, ...]:
@@ -325,11 +292,6 @@ class HostOperations:
         """Report that the agent ends: throttles stay as they are."""
         if self.dead_man_switch is not None:
             self.dead_man_switch.leave()
-
-    @writes_if_asked
-    def reset_partitions(self, write: bool) -> tuple[str, ...]:
-        """Remove all our RDT groups and give root its ways back; return the commands."""
-        return partitions.reset(self._paths, write)
 
 
 OPERATIONS: Final = operations_of(HostOperations)

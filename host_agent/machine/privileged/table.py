@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of privileged operations: what each is called, takes and gives, and what a dry run makes of it.
 
-A method of :class:`~.operations.HostOperations` becomes an operation by one of the decorators here; its annotations are
-the shapes of its arguments and its result. All ways to an operation – in this process, in the helper, in a dry run –
-are made of the table, so that a new operation is written down there and, for mypy, in :class:`~.api.Privileged`.
+A method of :class:`~.operations.HostOperations`, or of a part of it, becomes an operation by one of the decorators
+here; its annotations are the shapes of its arguments and its result. All ways to an operation – in this process, in
+the helper, in a dry run – are made of the table, so that a new operation is written down there and, for mypy, in
+:class:`~.api.Privileged`.
 """
 
 from collections.abc import Callable, Mapping
@@ -75,10 +76,11 @@ def _marked(method: _Method, dry_run: DryRun) -> _Method:
 
 
 def operations_of(owner: type) -> dict[str, Operation]:
-    """Return the table of a class: name -> operation."""
+    """Return the table of a class and of what it is made of: name -> operation."""
     return {
         name: _operation(name, method)
-        for name, method in vars(owner).items()
+        for part in reversed(owner.__mro__)
+        for name, method in vars(part).items()
         if hasattr(method, _MARK)
     }
 

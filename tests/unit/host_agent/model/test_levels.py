@@ -6,6 +6,7 @@ import pytest
 from emulation.kernel.resctrl import ResctrlModel
 from host_agent.conf.paths import HostPaths
 from host_agent.machine.privileged import partitions
+from host_agent.machine.privileged.partitions import RdtOperations
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.process import GroupLevel
 
@@ -24,7 +25,7 @@ def resctrl(monkeypatch: pytest.MonkeyPatch) -> Resctrl:
 
 
 def throttle(*levels: GroupLevel) -> tuple[str, ...]:
-    return partitions.throttle(HostPaths(), levels)
+    return RdtOperations(HostPaths()).throttle(levels)
 
 
 def test_f_004_33_only_the_named_domain_is_throttled_and_nothing_else_changes(

@@ -418,7 +418,7 @@ def test_root_is_given_back_as_found_whoever_remembers(
         assert partitions(paths).partition(requests, write=True).problem == ""
         assert resctrl.actual().root.schemata["L3"] == {0: root}
     partitions(paths).partition([LC_REQUEST], write=True)
-    privileged.reset(paths, True)
+    HostOperations(paths).reset_partitions(True)
 
     assert resctrl.actual().root.schemata["L3"] == {0: 0xFF}
     assert resctrl.actual().ours == ()
@@ -427,7 +427,7 @@ def test_root_is_given_back_as_found_whoever_remembers(
 def test_a_dry_run_remembers_nothing(operators_host: tuple[HostPaths, Resctrl]) -> None:
     paths, _resctrl = operators_host
     partitions(paths).partition([LC_REQUEST], write=False)
-    privileged.reset(paths, False)
+    HostOperations(paths).reset_partitions(False)
 
     assert not paths.helper_state.exists()
 
@@ -436,7 +436,7 @@ def test_another_boot_of_the_host_knows_nothing(operators_host: tuple[HostPaths,
     paths, resctrl = operators_host
     partitions(paths).partition([LC_REQUEST], write=True)
     boot(paths.proc, "second")
-    privileged.reset(paths, True)
+    HostOperations(paths).reset_partitions(True)
 
     assert resctrl.actual().root.schemata["L3"] == {0: 0xFFF}
 
