@@ -156,7 +156,8 @@ class Agent:
                         observation, seconds=seconds, paused=True, listed=listed, modes=self._modes
                     )
                 )
-            coarse = self._rollout.admitted(self._decide(observation), observation, self._modes)
+            decided = self._decide(observation)
+            coarse = decided.without(self._rollout.left_out(decided, observation, self._modes))
             self._refiners.new_round()
             done = self._apply(coarse, observation, started)
         self._coarse = coarse

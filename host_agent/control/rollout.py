@@ -76,16 +76,18 @@ class Rollout:
         self._modes = self._in_effect()
         self._wake()
 
-    def admitted(self, decision: Decision, observation: Observation, modes: Modes) -> Decision:
-        """Return a decision without the servers that wait to be taken over: they stay as they are.
+    def left_out(
+        self, decision: Decision, observation: Observation, modes: Modes
+    ) -> frozenset[str]:
+        """Return the servers that wait to be taken over: they stay as they are.
 
         :param modes: of this round
         """
         if self._takeover is None:
-            return decision
+            return frozenset()
         if self._dry_run:  # the order is that of a live agent
             modes = in_effect(self._options, Mode.ENFORCE)
-        return self._takeover.admitted(decision, observation, modes, plan_only=self._dry_run)
+        return self._takeover.left_out(decision, observation, modes, plan_only=self._dry_run)
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics."""

@@ -8,7 +8,6 @@ that is started again goes on where the one before ended, and an upgrade changes
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from typing import Final
 
 from host_agent.conf.options import Options
@@ -48,21 +47,21 @@ class Takeover:
         """Servers that are not taken over yet, the next one first."""
         return self._waiting or ()
 
-    def admitted(
+    def left_out(
         self, decision: Decision, observation: Observation, modes: Modes, *, plan_only: bool
-    ) -> Decision:
-        """Return the decision without the servers that wait.
+    ) -> frozenset[str]:
+        """Return the servers that wait.
 
         :param modes: in effect; where no feature acts nothing waits, and enforcing later begins from the first server
         :param plan_only: report once in which order servers would be taken over, and leave none out
         """
         if not modes.any_acts:
             self._waiting = None
-            return decision
+            return frozenset()
         if self._waiting is None:
             self._begin(decision, observation, modes, plan_only=plan_only)
         if plan_only:
-            return decision
+            return frozenset()
         waiting = tuple(uuid for uuid in self.waiting if observation.get(uuid) is not None)
         now = self._clock()
         if waiting and now >= self._due_s and not self._moving:
@@ -70,9 +69,7 @@ class Takeover:
             self._due_s = now + self._options.agent.takeover_interval_s
             self._note(observation.get(self._last), Result.DONE, waiting=len(waiting))
         self._waiting = waiting
-        left_out = frozenset(waiting)
-        kept = (one for one in decision.assignments if one.uuid not in left_out)
-        return replace(decision, assignments=tuple(kept))
+        return frozenset(waiting)
 
     def on_round(self, done: Round) -> None:
         """Take note whether pages of the server that was taken over last are still to be moved."""

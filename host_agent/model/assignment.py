@@ -5,8 +5,8 @@
 to do, and nothing when the two agree.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from host_agent.model import cpus
@@ -180,6 +180,11 @@ class Decision:
     def get(self, uuid: str) -> Assignment | None:
         """Return the assignment of a server, None when it has none."""
         return next((found for found in self.assignments if found.uuid == uuid), None)
+
+    def without(self, servers: Container[str]) -> "Decision":
+        """Return it without some servers: they stay as they are."""
+        kept = (found for found in self.assignments if found.uuid not in servers)
+        return replace(self, assignments=tuple(kept))
 
 
 @dataclass(frozen=True, slots=True)
