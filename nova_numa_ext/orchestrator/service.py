@@ -33,7 +33,7 @@ from nova_numa_ext.job_hint import hint_keys
 from nova_numa_ext.orchestrator import conf as jobs_conf
 from nova_numa_ext.orchestrator import decide, known_options, notify, startup
 from nova_numa_ext.orchestrator.conf import EngineOptions
-from nova_numa_ext.orchestrator.engine import JobEngine
+from nova_numa_ext.orchestrator.engine import EngineServices, JobEngine, JobPlanning
 from nova_numa_ext.orchestrator.hints import PlanHints
 from nova_numa_ext.orchestrator.metrics import METRICS
 from nova_numa_ext.orchestrator.store.database import Database
@@ -106,18 +106,19 @@ def made(conf: cfg.ConfigOpts, options: EngineOptions) -> JobEngine:
     return JobEngine(
         f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}",
         database,
-        trusts,
-        startup.claims(endpoints.placement(conf)),
-        decide.made(conf, endpoints.placement(conf)).decide,
-        hosts=startup.hosts(endpoints.placement(conf)),
-        options=options,
-        hints=PlanHints(
-            keys,
-            jobs_conf.read(conf).planning.planner.most_postponements,
+        EngineServices(
+            trusts,
+            startup.claims(endpoints.placement(conf)),
+            startup.hosts(endpoints.placement(conf)),
+            startup.lent(endpoints.placement(conf)),
+            notify.configured(conf, jobs_conf.read(conf).notify, socket.gethostname()),
         ),
-        pools=startup.lent(endpoints.placement(conf)),
-        queue=jobs_conf.read(conf).queue,
-        tell=notify.configured(conf, jobs_conf.read(conf).notify, socket.gethostname()),
+        JobPlanning(
+            decide.made(conf, endpoints.placement(conf)).decide,
+            PlanHints(keys, jobs_conf.read(conf).planning.planner.most_postponements),
+            jobs_conf.read(conf).queue,
+        ),
+        options,
         recovery=Recovery(database, seen_in(options.mark_file)),
     )
 

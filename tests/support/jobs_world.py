@@ -5,7 +5,7 @@ from sqlalchemy import select, update
 
 from nova_numa_ext.job_hint import HintKeys
 from nova_numa_ext.orchestrator.conf import EngineOptions
-from nova_numa_ext.orchestrator.engine import JobEngine, QueueDecision
+from nova_numa_ext.orchestrator.engine import EngineServices, JobEngine, JobPlanning, QueueDecision
 from nova_numa_ext.orchestrator.hints import PlanHints
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
@@ -71,13 +71,9 @@ class World:
         self.engine = JobEngine(
             f"{self.name}-{self.engines}",
             self.database,
-            self.trusts,
-            self.claims,
-            self.decide,
-            hosts=self.hosts,
-            options=self.options,
-            hints=PlanHints(self.hint_keys),
-            tell=self.tell,
+            EngineServices(self.trusts, self.claims, self.hosts, tell=self.tell),
+            JobPlanning(self.decide, PlanHints(self.hint_keys)),
+            self.options,
             lasts_s=self.lasts_s,
         )
         return self.engine
