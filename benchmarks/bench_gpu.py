@@ -25,7 +25,7 @@ from nova_numa_ext.policy.gpu.placement import assignments, nearest
 from nova_numa_ext.policy.gpu.utility import THIRDS, HostGpus, Scene, UtilityOptions
 from nova_numa_ext.simulator.gpu import table7
 from nova_numa_ext.simulator.gpu.machines import fleet, graph
-from nova_numa_ext.simulator.gpu.simulation import Simulation, SimulationRun
+from nova_numa_ext.simulator.gpu.simulation import Simulation, SimulationRun, StrategyView
 from nova_numa_ext.simulator.gpu.workload import Model, load_model, poisson
 from nova_numa_ext.simulator.metrics import mean, percentile, summary
 from nova_numa_ext.simulator.plots import growth as draw_growth
@@ -151,7 +151,7 @@ def hundred_jobs(model: Model, seeds: int) -> Figures:
         for name in (*STRATEGIES, *SKIPPING):
             found[name].append(summary(Simulation(machines, jobs, name, store).run()))
         wrong = Simulation(
-            machines, jobs, "topo_p", store, seen_graphs=[table7.exchanged_minsky()] * 5
+            machines, jobs, "topo_p", store, StrategyView(graphs=[table7.exchanged_minsky()] * 5)
         )
         found["topo_p, wrong map"].append(summary(wrong.run()))
     columns = ("slowdown_mean", "waiting_mean_s", "makespan_s", "slo_violations", "fragmentation")
@@ -196,7 +196,9 @@ def drawn_models(model: Model, draws: int) -> Figures:
         jobs = poisson(drawn, 100, 10 * rate, seed)
         runs = {
             name: summary(
-                Simulation(fleet("minsky:5"), jobs, name, drawn.store(), options=options).run()
+                Simulation(
+                    fleet("minsky:5"), jobs, name, drawn.store(), StrategyView(options=options)
+                ).run()
             )
             for name in ("fcfs", "bf", "topo_p")
         }

@@ -19,7 +19,7 @@ from nova_numa_ext.policy.gpu.placement import choose, nearest
 from nova_numa_ext.policy.gpu.utility import THIRDS, UtilityOptions
 from nova_numa_ext.simulator.gpu.cluster import Cluster, Topo
 from nova_numa_ext.simulator.gpu.machines import fleet
-from nova_numa_ext.simulator.gpu.simulation import Simulation, SimulationRun
+from nova_numa_ext.simulator.gpu.simulation import Simulation, SimulationRun, StrategyView
 from nova_numa_ext.simulator.gpu.workload import BATCHES, Model, poisson
 from nova_numa_ext.simulator.metrics import mean, summary
 
@@ -46,7 +46,9 @@ def objectives(model: Model, seeds: int) -> Figures:
         for name in RIVALS:
             run = Simulation(fleet("minsky:5"), jobs, name, store).run()
             _note(run, slowdowns[name], waiting[name])
-        misled = Simulation(fleet("minsky:5"), jobs, "topo_p", store, seen_profiles=wrong).run()
+        misled = Simulation(
+            fleet("minsky:5"), jobs, "topo_p", store, StrategyView(profiles=wrong)
+        ).run()
         _note(misled, slowdowns[WRONG], waiting[WRONG])
     violated = {
         name: [
@@ -104,7 +106,11 @@ def bipartitioned(model: Model, machines: int, jobs: int) -> Figures:
     for name, options in searches.items():
         for strategy in ("topo", "topo_p"):
             run = Simulation(
-                fleet(f"cube16:{machines}"), submissions, strategy, wide.store(), options=options
+                fleet(f"cube16:{machines}"),
+                submissions,
+                strategy,
+                wide.store(),
+                StrategyView(options=options),
             ).run()
             found[name, strategy] = summary(run)
     columns = ("utility_mean", "slowdown_mean", "waiting_mean_s", "makespan_s", "slo_violations")

@@ -16,7 +16,7 @@ from nova_numa_ext.policy.gpu.utility import THIRDS, UtilityOptions
 from nova_numa_ext.simulator import metrics
 from nova_numa_ext.simulator.gpu.cluster import strategy_class
 from nova_numa_ext.simulator.gpu.machines import fleet
-from nova_numa_ext.simulator.gpu.simulation import Simulation, SimulationRun
+from nova_numa_ext.simulator.gpu.simulation import Simulation, SimulationRun, StrategyView
 from nova_numa_ext.simulator.gpu.workload import (
     Model,
     Submission,
@@ -106,8 +106,7 @@ def simulate(
             submissions,
             name,
             store,
-            options=options,
-            bandwidth_mbps=bandwidth_mbps,
+            StrategyView(bandwidth_mbps, options=options),
             clock=time.perf_counter,
             on_end=on_end,
         )

@@ -17,6 +17,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from nova_numa_ext.policy.gpu.graph import GpuGraph
 from nova_numa_ext.policy.gpu.job import ProfileStore
@@ -115,6 +116,25 @@ class _Running:
     version: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class StrategyView:
+    """What a strategy knows, and how it weighs; by default it knows all as it is.
+
+    :param bandwidth_mbps: memory bandwidth of each machine, MB/s; None when it is not counted
+    :param graphs: machines as it sees them (a wrong map is a negative control); None: as they are
+    :param profiles: how jobs run as it believes it; None: as they do
+    :param options: what a placement is worth to it
+    """
+
+    bandwidth_mbps: int | None = None
+    graphs: Sequence[GpuGraph] | None = None
+    profiles: ProfileStore | None = None
+    options: UtilityOptions = THIRDS
+
+
+_ALL: Final = StrategyView()
+
+
 class Simulation:
     """One run of one strategy over one workload; :meth:`run` may be called once.
 
@@ -122,9 +142,7 @@ class Simulation:
     :param submissions: the workload in order of arrival
     :param strategy: name of the strategy
     :param profiles: how jobs run
-    :param bandwidth_mbps: memory bandwidth of each machine, MB/s; None when it is not counted
-    :param seen_graphs: machines as the strategy sees them (a wrong map is a negative control); ``graphs`` when None
-    :param seen_profiles: how jobs run as the strategy believes it; ``profiles`` when None
+    :param view: what the strategy knows of both
     :param clock: wall clock for decision times, seconds
     :param on_end: called with the number of ended jobs, for progress
     """
@@ -135,11 +153,8 @@ class Simulation:
         submissions: Sequence[Submission],
         strategy: str,
         profiles: ProfileStore,
+        view: StrategyView = _ALL,
         *,
-        bandwidth_mbps: int | None = None,
-        seen_graphs: Sequence[GpuGraph] | None = None,
-        seen_profiles: ProfileStore | None = None,
-        options: UtilityOptions = THIRDS,
         clock: Callable[[], float] = lambda: 0.0,
         on_end: Callable[[int], None] = lambda ended: None,
     ) -> None:
@@ -149,8 +164,8 @@ class Simulation:
         self._profiles = profiles
         self._clock = clock
         self._on_end = on_end
-        self._cluster = Cluster(seen_graphs or graphs, bandwidth_mbps)
-        placing = strategy_class(strategy)(self._cluster, seen_profiles or profiles, options)
+        self._cluster = Cluster(view.graphs or graphs, view.bandwidth_mbps)
+        placing = strategy_class(strategy)(self._cluster, view.profiles or profiles, view.options)
         self._planner = StrategyPlanner(submissions, clock)
         claims = ClusterClaims(placing, self._planner.jobs)
         self._fleet: Fleet[Place, None, ClusterClaims, int | None] = Fleet(

@@ -9,7 +9,7 @@ from benchmarks import gpu_controls
 from nova_numa_ext.policy.gpu.bipartition import drb
 from nova_numa_ext.policy.gpu.utility import THIRDS, Scene
 from nova_numa_ext.simulator.gpu.machines import fleet
-from nova_numa_ext.simulator.gpu.simulation import Simulation
+from nova_numa_ext.simulator.gpu.simulation import Simulation, StrategyView
 from nova_numa_ext.simulator.gpu.workload import Model, load_model, poisson
 
 MODEL = load_model()
@@ -27,7 +27,9 @@ def test_jobs_run_by_the_right_profiles_whatever_the_strategy_believes() -> None
     """A strategy that does not look at profiles gives the same run with wrong ones."""
     jobs = poisson(MODEL, 20, 10, seed=1)
     runs = [
-        Simulation(fleet("minsky:1"), jobs, "fcfs", MODEL.store(), seen_profiles=seen).run()
+        Simulation(
+            fleet("minsky:1"), jobs, "fcfs", MODEL.store(), StrategyView(profiles=seen)
+        ).run()
         for seen in (None, gpu_controls.exchanged(MODEL))
     ]
     assert [r.end_s for r in runs[0].records] == [r.end_s for r in runs[1].records]
@@ -59,5 +61,5 @@ def test_bipartitioning_really_answers_where_exact_search_is_off(
     wide = Model(document, MODEL.digest)
     options = replace(THIRDS, exact_limit=limit)
     jobs = poisson(wide, 12, 10, seed=1)
-    Simulation(fleet("cube16:1"), jobs, "topo", wide.store(), options=options).run()
+    Simulation(fleet("cube16:1"), jobs, "topo", wide.store(), StrategyView(options=options)).run()
     assert bool(calls) is asked

@@ -15,6 +15,7 @@ from nova_numa_ext.simulator.gpu.simulation import (
     Record,
     Simulation,
     SimulationRun,
+    StrategyView,
 )
 from nova_numa_ext.simulator.gpu.workload import Submission, load_model, poisson
 from nova_numa_ext.simulator.metrics import summary
@@ -297,7 +298,11 @@ def test_a_wrong_map_of_the_machines_costs_the_gain() -> None:
     jobs = poisson(MODEL, 100, 10, seed=0)
     right = Simulation(fleet("minsky:5"), jobs, "topo_p", STORE).run()
     wrong = Simulation(
-        fleet("minsky:5"), jobs, "topo_p", STORE, seen_graphs=[table7.exchanged_minsky()] * 5
+        fleet("minsky:5"),
+        jobs,
+        "topo_p",
+        STORE,
+        StrategyView(graphs=[table7.exchanged_minsky()] * 5),
     ).run()
     assert summary(wrong)["slowdown_mean"] > summary(right)["slowdown_mean"] + 0.05
     assert summary(wrong)["slo_violations"] > 0
