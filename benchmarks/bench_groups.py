@@ -135,7 +135,7 @@ class World:
                 our_conf.read(CONF),
                 self.cloud,
                 None,
-                group_planner=GroupPlanner(lambda: self.fabrics, self.planner),
+                beyond=session.BeyondHosts(GroupPlanner(lambda: self.fabrics, self.planner)),
             )
         return made
 

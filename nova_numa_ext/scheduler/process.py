@@ -27,7 +27,7 @@ from nova_numa_ext.scheduler import fleet
 from nova_numa_ext.scheduler.group_plan import GroupPlanner
 from nova_numa_ext.scheduler.measures import Measures
 from nova_numa_ext.scheduler.remote_gpus import RemoteGpuSource
-from nova_numa_ext.scheduler.session import Engine
+from nova_numa_ext.scheduler.session import BeyondHosts, Engine
 from nova_numa_ext.scheduler.single_leafs import SingleLeafs
 from placement_traits.client import PlacementClient, RetrySettings
 from placement_traits.errors import NumaExtError
@@ -156,16 +156,8 @@ def _made() -> Engine:
         believed_s=settings.max_age_s,
     )
     remote = RemoteGpuSource(endpoints.placement(conf), settings.interval_s, settings.max_age_s)
-    return Engine(
-        conf,
-        options,
-        view,
-        journal,
-        measures=measures,
-        group_planner=groups,
-        remote=remote,
-        singles=singles,
-    )
+    beyond = BeyondHosts(groups, remote, singles)
+    return Engine(conf, options, view, journal, measures=measures, beyond=beyond)
 
 
 _process = _Process()

@@ -18,7 +18,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from nova.scheduler import utils as scheduler_utils
@@ -97,6 +97,23 @@ class _Lists:
     groups: GroupShortlist | None
 
 
+@dataclass(frozen=True, slots=True)
+class BeyondHosts:
+    """What decides beside the hosts themselves; None where it decides nothing.
+
+    :param groups: plans server groups on the fabric
+    :param remote: pools and leases of remote GPUs
+    :param singles: leafs as servers of no group find them
+    """
+
+    groups: GroupPlanner | None = None
+    remote: remote_gpus.RemoteGpuSource | None = None
+    singles: SingleLeafs | None = None
+
+
+_HOSTS_ALONE: Final = BeyondHosts()
+
+
 class Engine:
     """Decides for the filter and the weigher.
 
@@ -106,9 +123,7 @@ class Engine:
     :param journal: where decisions are recorded, None for nowhere
     :param clock_s: monotonic clock
     :param measures: what is counted of decisions, None for nothing
-    :param group_planner: plans server groups on the fabric, None: they are not planned
-    :param remote: pools and leases of remote GPUs, None where they decide nothing
-    :param singles: leafs as servers of no group find them, None where they decide nothing
+    :param beyond: groups, fabrics and remote GPUs
     """
 
     def __init__(
@@ -120,15 +135,12 @@ class Engine:
         clock_s: Callable[[], float] = time.monotonic,
         *,
         measures: Measures | None = None,
-        group_planner: GroupPlanner | None = None,
-        remote: remote_gpus.RemoteGpuSource | None = None,
-        singles: SingleLeafs | None = None,
+        beyond: BeyondHosts = _HOSTS_ALONE,
     ) -> None:
         self._conf = conf
         self._options = options
         self._view = view
-        self._remote = remote
-        self._singles = singles
+        self._groups, self._remote, self._singles = beyond.groups, beyond.remote, beyond.singles
         self._journal = journal
         self._clock_s = clock_s
         self._measures = measures or Measures()
@@ -136,7 +148,6 @@ class Engine:
         self._planner = gpus.GpuPlanner(rules(options.gpu, GROUP))
         self._hint_keys = hint_keys(options.job_hint_keys, GROUP)
         self._passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
-        self._groups = group_planner
         # .asks_us: the request that this thread weighs has a key of ours; .planned: a plan orders its hosts
         self._thread = threading.local()
         self._lists: _Lists | None = None

@@ -34,7 +34,7 @@ from nova_numa_ext.policy.network.planner import plan  # noqa: E402
 from nova_numa_ext.scheduler import process  # noqa: E402
 from nova_numa_ext.scheduler.group_plan import GroupPlanner  # noqa: E402
 from nova_numa_ext.scheduler.remote_gpus import RemoteGpuSource  # noqa: E402
-from nova_numa_ext.scheduler.session import Engine  # noqa: E402
+from nova_numa_ext.scheduler.session import BeyondHosts, Engine  # noqa: E402
 from placement_traits.client import PlacementClient  # noqa: E402
 from placement_traits.journal import Journal  # noqa: E402
 from tests.in_nova.cloud import LiveView  # noqa: E402
@@ -83,7 +83,7 @@ def ours_enabled(monkeypatch, tmp_path):
         options = replace(our_conf.read(CONF), job_hint_keys=(KEY,))
         groups = GroupPlanner(lambda: PlacementFabrics(PlacementClient(http)), plan)
         remote = RemoteGpuSource(http, 0.0, 3600.0)
-        engine = Engine(CONF, options, LiveView(http), journal, group_planner=groups, remote=remote)
+        engine = Engine(CONF, options, LiveView(http), journal, beyond=BeyondHosts(groups, remote))
         process.use(engine)
 
     monkeypatch.setattr(ConfFixture, "setUp", with_our_plugins)

@@ -130,7 +130,11 @@ class SchedulerCloud:
         told = journal.Journal(self.journal_path, 2**20, 1)
         remote = remote_gpus.RemoteGpuSource(self.novas, 0.0, 3600.0)
         options = SchedulerOptions(**options)
-        process.use(session.Engine(CONF, options, self.view, told, remote=remote))
+        process.use(
+            session.Engine(
+                CONF, options, self.view, told, beyond=session.BeyondHosts(remote=remote)
+            )
+        )
 
     def host(self, name, topology=None, agent=True, rdt=True, node=None, **compute):
         """Add a host as nova-compute and our agent leave it: by default the lab's host of 4 nodes with 2 CPUs each.

@@ -126,7 +126,7 @@ class World:
             SchedulerOptions(**options),
             self.cloud,
             Journal(self.path, 2**22, 1),
-            group_planner=GroupPlanner(lambda: self.blocks, blocks_in_a_pod),
+            beyond=session.BeyondHosts(GroupPlanner(lambda: self.blocks, blocks_in_a_pod)),
         )
 
     def ask(self, servers: int, flavor=QUIET, *, group=None, hints=None, **fields):

@@ -75,8 +75,10 @@ class Trained:
             chosen,
             self.cloud.view,
             Journal(self.cloud.journal_path, 2**22, 1),
-            group_planner=GroupPlanner(lambda: self.fabrics, plan, chosen.net.plan_options),
-            singles=SingleLeafs(lambda: self.fabrics, interval_s=0.0),
+            beyond=session.BeyondHosts(
+                GroupPlanner(lambda: self.fabrics, plan, chosen.net.plan_options),
+                singles=SingleLeafs(lambda: self.fabrics, interval_s=0.0),
+            ),
         )
         self.engine = engine
         process.use(engine)
