@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from host_agent.conf.configuration import Configuration
 
 
+_Add = Callable[..., argparse.ArgumentParser]
+"""Adds a command: its name, its function, its help, and what of the host it touches."""
+
 _LINES_MAX: Final = 1_000_000
 _MEGABYTES_MAX: Final = 1 << 20
 _CPUS_MAX: Final = 1 << 16
@@ -102,6 +105,15 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("-f", "--format", choices=("table", "json"), default="table")
         return command
 
+    _add_records(add)
+    _add_control(add)
+    _add_host(add)
+    _add_calibrate(add)
+    return parser
+
+
+def _add_records(add: _Add) -> None:
+    """Where servers are, and what was done for them."""
     status = add("status", _status, "Show where each server is, read from kernel and libvirt.")
     status.add_argument(
         "--long", action="store_true", help="all columns, as in JSON; explain shows one server"
@@ -115,6 +127,10 @@ def _parser() -> argparse.ArgumentParser:
         "-n", "--lines", type=whole_from(1, _LINES_MAX), default=20, help="how many"
     )
     journal.add_argument("--server", help="of this server only: UUID or name")
+
+
+def _add_control(add: _Add) -> None:
+    """What changes what the agent does, or takes back what it has done."""
     add("pause", _pause, "Let the agent observe only, until resume.", writes=True)
     add("resume", _resume, "Let a paused agent go on.", writes=True)
     reset = add(
@@ -146,6 +162,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     # A mistake that keeps the agent from starting must not keep its absence from being published.
     withdrawn.set_defaults(mistake=lambda error: sys.stderr.write(f"{error}\n"))
+
+
+def _add_host(add: _Add) -> None:
+    """What the host is, and what it lacks."""
     topology = add("topology", _topology, "Draw this host as the agent sees it.")
     topology.add_argument("--svg", type=Path, help="write a drawing to this file instead")
     specs = add(
@@ -170,6 +190,9 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         help="the file to make (default: numa-host-agent-HOST-TIME.tar.gz in the current folder)",
     )
+
+
+def _add_calibrate(add: _Add) -> None:
     calibrate = add(
         "calibrate",
         _calibrate,
@@ -203,7 +226,6 @@ def _parser() -> argparse.ArgumentParser:
         "--force", action="store_true", help="measure although servers run here: they are disturbed"
     )
     calibrate.add_argument("--dry-run", action="store_true", help="measure, but keep nothing")
-    return parser
 
 
 def _show(options: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> None:
