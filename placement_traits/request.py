@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
@@ -19,7 +20,7 @@ from placement_traits import devices, names, remote_gpu_request
 from placement_traits.amounts import parse_amount
 from placement_traits.devices import DeviceRequest
 from placement_traits.errors import LONGEST_TEXT, NumaExtError, cut
-from placement_traits.guest_topology import NUMA_NODES, guest_topology
+from placement_traits.guest_topology import NUMA_NODES, GuestTopology, guest_topology
 from placement_traits.interference import NEIGHBOURHOOD_UNITS
 from placement_traits.names import (
     GpuPolicy,
@@ -414,14 +415,30 @@ def parse(
     if problems:
         raise InvalidRequestError(problems)
 
-    def value(key: Key, default: Any) -> Any:
-        given = extra_specs.get(key)
-        return default if given is None else EXTRA_SPECS[key].parse(given)
-
     image_tier = _image_tier(image_traits)
-    tier = value(Key.TIER, image_tier)
+    tier = _value(extra_specs, Key.TIER, image_tier)
     guest = guest_topology(extra_specs, image_properties)
-    remote_gpus = RemoteGpuRequest(
+    remote_gpus = _remote_gpus(extra_specs, tier)
+    request = _requested(
+        extra_specs, guest, remote_gpus, tier=tier, vcpus=vcpus, memory_mb=memory_mb
+    )
+    problems = (
+        *_combination_problems(request, extra_specs, image_tier),
+        *remote_gpu_request.problems(request.remote_gpu, remote_gpus.level, extra_specs, tier),
+    )
+    if problems:
+        raise InvalidRequestError(problems)
+    return request
+
+
+def _value(extra_specs: Mapping[str, str], key: Key, default: Any) -> Any:
+    given = extra_specs.get(key)
+    return default if given is None else EXTRA_SPECS[key].parse(given)
+
+
+def _remote_gpus(extra_specs: Mapping[str, str], tier: Tier | None) -> RemoteGpuRequest:
+    value = partial(_value, extra_specs)
+    return RemoteGpuRequest(
         count=value(Key.REMOTE_GPU_COUNT, 1),
         memory_mb=value(Key.REMOTE_GPU_MEMORY_MB, 0),
         level=value(Key.REMOTE_GPU_SERVICE_LEVEL, remote_gpu_request.default_level(tier)),
@@ -432,7 +449,19 @@ def parse(
         priority=value(Key.REMOTE_GPU_PRIORITY, 0),
         migratable=value(Key.REMOTE_GPU_MIGRATABLE, False),
     )
-    request = WorkloadRequest(
+
+
+def _requested(
+    extra_specs: Mapping[str, str],
+    guest: GuestTopology,
+    remote_gpus: RemoteGpuRequest,
+    *,
+    tier: Tier | None,
+    vcpus: int,
+    memory_mb: int,
+) -> WorkloadRequest:
+    value = partial(_value, extra_specs)
+    return WorkloadRequest(
         vcpus=vcpus,
         memory_mb=memory_mb,
         tier=tier,
@@ -456,13 +485,6 @@ def parse(
         devices=devices.requested(extra_specs),
         remote_gpus=remote_gpus if remote_gpus.memory_mb else None,
     )
-    problems = (
-        *_combination_problems(request, extra_specs, image_tier),
-        *remote_gpu_request.problems(request.remote_gpu, remote_gpus.level, extra_specs, tier),
-    )
-    if problems:
-        raise InvalidRequestError(problems)
-    return request
 
 
 def concerns_us(extra_specs: Mapping[str, str], image_traits: frozenset[str] = frozenset()) -> bool:
@@ -569,15 +591,27 @@ def _l3_amounts(extra_specs: Mapping[str, str]) -> tuple[L3Amount, ...]:
     )
 
 
+_Check = tuple[bool, str]
+"""Whether something is wrong, and the sentence about it."""
+
+
 def _combination_problems(
     request: WorkloadRequest, extra_specs: Mapping[str, str], image_tier: Tier | None
 ) -> tuple[str, ...]:
+    checks = (*_tier_checks(request, extra_specs, image_tier), *_group_checks(request, extra_specs))
+    sentences = (sentence for wrong, sentence in checks if wrong)
+    every = (*sentences, *_neighbourhood_problems(request))
+    return tuple(
+        cut(sentence, LONGEST_TEXT) for sentence in every
+    )  # names of groups are the flavor's
+
+
+def _tier_checks(
+    request: WorkloadRequest, extra_specs: Mapping[str, str], image_tier: Tier | None
+) -> tuple[_Check, ...]:
     lc = request.tier is Tier.LC
-    groups = {amount.group for amount in request.l3}
-    way_groups = sum(amount.ways > 0 for amount in request.l3)
     clos_groups = sorted(_amounts(extra_specs, names.RDT_CLOS).keys() - {""})
-    one_node = request.numa_topology and request.numa_nodes <= 1
-    checks = (
+    return (
         (
             image_tier not in (None, request.tier),
             f"{Key.TIER}={request.tier} contradicts the image, which requires the tier {image_tier}.",
@@ -607,6 +641,15 @@ def _combination_problems(
             not lc and (Key.SLO_P99_US in extra_specs or Key.SLO_SOURCE in extra_specs),
             f"{Key.SLO_P99_US} and {Key.SLO_SOURCE} are for {Key.TIER}=LC only.",
         ),
+    )
+
+
+def _group_checks(request: WorkloadRequest, extra_specs: Mapping[str, str]) -> tuple[_Check, ...]:
+    lc = request.tier is Tier.LC
+    groups = {amount.group for amount in request.l3}
+    way_groups = sum(amount.ways > 0 for amount in request.l3)
+    one_node = request.numa_topology and request.numa_nodes <= 1
+    return (
         (
             "" in groups,
             f"{names.LLC_WAY}, {names.MEMORY_BANDWIDTH_MBPS} and {names.LLC_NEIGHBOURHOOD} must be asked for in a "
@@ -629,11 +672,6 @@ def _combination_problems(
             f"allowed there: {MemoryPolicy.LOCAL}, {MemoryPolicy.FIRST_TOUCH}, {MemoryPolicy.AUTONUMA}.",
         ),
     )
-    sentences = (sentence for wrong, sentence in checks if wrong)
-    every = (*sentences, *_neighbourhood_problems(request))
-    return tuple(
-        cut(sentence, LONGEST_TEXT) for sentence in every
-    )  # names of groups are the flavor's
 
 
 def _neighbourhood_problems(request: WorkloadRequest) -> Iterator[str]:
