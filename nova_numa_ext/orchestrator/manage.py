@@ -13,7 +13,8 @@ from oslo_config import cfg
 from nova_numa_ext import endpoints
 from nova_numa_ext.orchestrator import startup
 from nova_numa_ext.orchestrator.cloud.hosts import ServerHosts
-from nova_numa_ext.orchestrator.recover import Recoverer, TableLine
+from nova_numa_ext.orchestrator.job_survey import TableLine
+from nova_numa_ext.orchestrator.recover import Recoverer
 from nova_numa_ext.orchestrator.recover_leases import LeaseRecoverer, LeaseSurvey
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Jobs

@@ -26,7 +26,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from nova_numa_ext.orchestrator.recover import ACTOR, Action, TableLine
+from nova_numa_ext.orchestrator.job_survey import Action, TableLine
+from nova_numa_ext.orchestrator.recover import ACTOR
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost, LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec, StoredLease
 from nova_numa_ext.policy.remote_gpu import leases
@@ -187,52 +188,77 @@ def leases_surveyed(
     :param lent: all pools
     :param unread: as of :class:`LeaseSurvey`
     """
-    reported = _reported(reports)
-    gpus = {gpu.uuid: (pool.host, gpu) for pool in lent for gpu in pool.gpus}
     held = {each.consumer: each for each in claims if each.consumer not in unread}
-    adopted: list[LeaseAdoption] = []
-    ended: list[StoredLease] = []
-    silent: set[str] = set()
+    look = _Look(reports, lent)
     for each in stored:
-        claim, on_hosts = held.pop(each.uuid, None), reported.get(each.uuid, _OnHosts())
-        host = _gpu_host(claim, on_hosts, gpus) or each.lease.gpu_host
-        unheard = bool(host) and host not in reports
-        silent |= {host} if unheard else set()
+        look.known(each, held.pop(each.uuid, None))
+    for claim in held.values():
+        look.unknown(claim)
+    return LeaseSurvey(
+        tuple(look.adopted),
+        tuple(look.ended),
+        tuple(look.released),
+        dict(unread),
+        tuple(sorted(look.silent)),
+    )
+
+
+class _Look:
+    """What becomes of leases, one after the other.
+
+    :param reports: of hosts since the database recovers, by name
+    :param lent: all pools
+    """
+
+    def __init__(self, reports: Mapping[str, LeaseHost], lent: Sequence[Pool]) -> None:
+        self.adopted: list[LeaseAdoption] = []
+        self.ended: list[StoredLease] = []
+        self.released: list[Claim] = []
+        self.silent: set[str] = set()
+        self._reports = reports
+        self._reported = _reported(reports)
+        self._gpus = {gpu.uuid: (pool.host, gpu) for pool in lent for gpu in pool.gpus}
+
+    def known(self, each: StoredLease, claim: Claim | None) -> None:
+        """Decide on a lease that the database knows."""
+        on_hosts = self._reported.get(each.uuid, _OnHosts())
+        host = _gpu_host(claim, on_hosts, self._gpus) or each.lease.gpu_host
+        unheard = bool(host) and host not in self._reports
+        self.silent |= {host} if unheard else set()
         if claim is None and not (on_hosts.is_known or (each.claimed and unheard)):
-            ended += [each] if each.claimed else []
+            self.ended += [each] if each.claimed else []
         elif each.state is not LeaseState.RELEASING or not each.lease.fenced:
             known = on_hosts.is_known or unheard or each.state is not LeaseState.RESERVED
             lease = leases.recovered(
                 each.lease, _above(each.lease.epoch, on_hosts, unheard), host, known=known
             )
             gpu, amounts = (_gpu(claim), claim.amounts) if claim else (each.gpu, each.amounts)
-            adopted.append(
+            self.adopted.append(
                 LeaseAdoption(
                     each, lease, on_hosts.epoch, claim, each.asked, each.server, gpu, amounts
                 )
             )
-    released: list[Claim] = []
-    for claim in held.values():
-        on_hosts = reported.get(claim.consumer, _OnHosts())
-        gpu, host = _gpu(claim), _gpu_host(claim, on_hosts, gpus)
-        unheard = bool(host) and host not in reports
+
+    def unknown(self, claim: Claim) -> None:
+        """Decide on a claim of which the database knows no lease."""
+        on_hosts = self._reported.get(claim.consumer, _OnHosts())
+        gpu, host = _gpu(claim), _gpu_host(claim, on_hosts, self._gpus)
+        unheard = bool(host) and host not in self._reports
         if not gpu or not (unheard or on_hosts.is_known):
-            released.append(claim)
-            continue
-        silent |= {host} if unheard else set()
+            self.released.append(claim)
+            return
+        self.silent |= {host} if unheard else set()
         state = LeaseState.RELEASING if on_hosts.ends else LeaseState.RESERVED
         lease = leases.recovered(
             Lease(claim.consumer, host, state=state), _above(1, on_hosts, unheard), host, known=True
         )
-        spec = _spec(claim, gpu, on_hosts.api, gpus[gpu][1] if gpu in gpus else None)
-        adopted.append(
+        lent = self._gpus[gpu][1] if gpu in self._gpus else None
+        spec = _spec(claim, gpu, on_hosts.api, lent)
+        self.adopted.append(
             LeaseAdoption(
                 None, lease, on_hosts.epoch, claim, spec, on_hosts.server, gpu, claim.amounts
             )
         )
-    return LeaseSurvey(
-        tuple(adopted), tuple(ended), tuple(released), dict(unread), tuple(sorted(silent))
-    )
 
 
 @dataclass(frozen=True, slots=True)
