@@ -26,7 +26,7 @@ done so since the fabric was read: of two who planned at the same time one loses
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -159,7 +159,6 @@ class PlacementFabrics:
             self._name_of |= {each["uuid"]: each["name"] for each in members}
         prefix = f"{self._name_of[root]}:"
         node_of = {uuid: self._name_of[uuid].removeprefix(prefix) for uuid in tree if uuid != root}
-        levels = {uuid: _level(tree[uuid]) for uuid in node_of}
 
         def above(uuid: str) -> Iterator[str]:
             parent = tree[uuid]["parent_provider_uuid"]
@@ -182,20 +181,10 @@ class PlacementFabrics:
             for _, uuid in ordered
         ]
         first = ordered[0][1] if ordered else ""
-        names_of_levels = tuple(levels[each] for each in (first, *above(first))) if first else ()
-        sizes = Counter(leaf.size for leaf in leafs)
+        levels = tuple(_level(tree[each]) for each in (first, *above(first))) if first else ()
         return FabricState(
             self._name_of[root].removeprefix("net:"),
-            Leafs(
-                names_of_levels,
-                tuple(leafs),
-                max(sizes.items(), key=lambda item: (item[1], item[0]))[0] if sizes else 0,
-                {
-                    node_of[uuid]: tree[uuid]["resources"][names.POD_UPLINK]["used"]
-                    for uuid in node_of
-                    if names.POD_UPLINK in tree[uuid]["resources"]
-                },
-            ),
+            Leafs(levels, tuple(leafs), _usual_size(leafs), _uplinks_used(node_of, tree)),
             {
                 trait: node_of[uuid]
                 for _, uuid in ordered
@@ -467,6 +456,21 @@ def _uplinks(fabric: FabricState, found: LeafPlan) -> dict[str, dict[str, int]]:
 def _number(summary: Mapping[str, Any], kind: str) -> int | None:
     found = (names.parse_numbered(trait) for trait in summary["traits"])
     return next((number for each in found if each and each[0] == kind for number in each[1:]), None)
+
+
+def _usual_size(leafs: Sequence[Leaf]) -> int:
+    """Return the size that most leafs have, the larger one of two."""
+    sizes = Counter(leaf.size for leaf in leafs)
+    return max(sizes.items(), key=lambda item: (item[1], item[0]))[0] if sizes else 0
+
+
+def _uplinks_used(node_of: Mapping[str, str], tree: Mapping[str, Any]) -> dict[str, int]:
+    """Return what is used of the uplinks of pods, by node."""
+    return {
+        node: tree[uuid]["resources"][names.POD_UPLINK]["used"]
+        for uuid, node in node_of.items()
+        if names.POD_UPLINK in tree[uuid]["resources"]
+    }
 
 
 def _level(summary: Mapping[str, Any]) -> str:

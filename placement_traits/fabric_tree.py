@@ -124,36 +124,28 @@ def planned(
             if node.level != level:
                 continue
             is_leaf = level == fabric.levels[0]
+            of_leaf = _leaf_traits(fabric, node.name, index_of[node.name]) if is_leaf else ()
+            layout = layouts.get(node.name, LeafLayout.PARTITIONED)
             found.append(
                 PlannedProvider(
                     names.fabric_provider(fabric.name, node.name),
                     names.fabric_provider(fabric.name, node.parent or ""),
-                    frozenset(
-                        {
-                            names.level_trait(level),
-                            *(
-                                _leaf_traits(fabric, node.name, index_of[node.name])
-                                if is_leaf
-                                else ()
-                            ),
-                        }
-                    ),
-                    {
-                        **leaf_inventories(
-                            fabric.sizes[node.name],
-                            fabric.block,
-                            layouts.get(node.name, LeafLayout.PARTITIONED),
-                        ),
-                        names.LEAF_UPLINK: {
-                            "total": LEAF_UPLINK_UNITS,
-                            "max_unit": LEAF_UPLINK_UNITS,
-                        },
-                    }
-                    if is_leaf
-                    else {names.POD_UPLINK: {"total": WHOLE_UPLINK, "max_unit": WHOLE_UPLINK}},
+                    frozenset({names.level_trait(level), *of_leaf}),
+                    _leaf_counts(fabric, node.name, layout) if is_leaf else _pod_counts(),
                 )
             )
     return tuple(found)
+
+
+def _leaf_counts(fabric: Fabric, leaf: str, layout: LeafLayout) -> dict[str, dict[str, int]]:
+    return {
+        **leaf_inventories(fabric.sizes[leaf], fabric.block, layout),
+        names.LEAF_UPLINK: {"total": LEAF_UPLINK_UNITS, "max_unit": LEAF_UPLINK_UNITS},
+    }
+
+
+def _pod_counts() -> dict[str, dict[str, int]]:
+    return {names.POD_UPLINK: {"total": WHOLE_UPLINK, "max_unit": WHOLE_UPLINK}}
 
 
 def _leaf_traits(fabric: Fabric, leaf: str, index: int) -> Iterator[str]:

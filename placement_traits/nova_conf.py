@@ -72,8 +72,28 @@ def scheduler(
     :param domains: L3 domains of each host
     :param groups: of how many L3 domains, each in a group of its own, the cloud's flavors claim something
     """
-    ours = conf.filter_scheduler
-    filters = [name.rpartition(".")[2] for name in ours.enabled_filters]
+    yield from _our_plugins(conf)
+    yield from _novas_part(conf)
+    if conf.state_path is not None:
+        yield verdict(
+            "view of Placement",
+            Path(conf.state_path).is_dir(),
+            f"one reader per controller, by files in {conf.state_path}",
+            f"[DEFAULT]state_path is {conf.state_path}, which is not here: where the workers of nova-scheduler do not "
+            "share it, each of them, or each container, reads Placement for itself; make it a volume that all workers "
+            "of a controller share",
+        )
+    yield _candidates(conf.scheduler.max_placement_results, domains, sorted({*groups} - {0}))
+
+
+def _enabled(conf: cfg.ConfigOpts) -> list[str]:
+    """Return the names of the filters that nova asks."""
+    return [name.rpartition(".")[2] for name in conf.filter_scheduler.enabled_filters]
+
+
+def _our_plugins(conf: cfg.ConfigOpts) -> Iterator[Finding]:
+    """Check whether nova asks us, and whether we act."""
+    ours, filters = conf.filter_scheduler, _enabled(conf)
     yield verdict(
         "filter",
         _FILTER_NAME in filters and FILTER in ours.available_filters,
@@ -98,9 +118,13 @@ def scheduler(
         f"[numa_ext]mode is {mode}: our filter refuses no host, but where an aggregate has numa_ext_mode=enforce; set "
         "it to enforce when numa-ext-explain and the metrics show no refusal that you do not want",
     )
+
+
+def _novas_part(conf: cfg.ConfigOpts) -> Iterator[Finding]:
+    """Check what of nova's own a tier builds on."""
     yield verdict(
         "NUMATopologyFilter",
-        "NUMATopologyFilter" in filters,
+        "NUMATopologyFilter" in _enabled(conf),
         "enabled",
         "add it to enabled_filters: without it nova finds out on the host that a guest's cells do not fit",
     )
@@ -112,21 +136,11 @@ def scheduler(
     )
     yield verdict(
         "track_instance_changes",
-        ours.track_instance_changes,
+        conf.filter_scheduler.track_instance_changes,
         "true",
         "[filter_scheduler]track_instance_changes is false: nova asks its database for the servers of each host that "
         "Placement offers, one query a host in every request; set it to true, with the same on the compute hosts",
     )
-    if conf.state_path is not None:
-        yield verdict(
-            "view of Placement",
-            Path(conf.state_path).is_dir(),
-            f"one reader per controller, by files in {conf.state_path}",
-            f"[DEFAULT]state_path is {conf.state_path}, which is not here: where the workers of nova-scheduler do not "
-            "share it, each of them, or each container, reads Placement for itself; make it a volume that all workers "
-            "of a controller share",
-        )
-    yield _candidates(conf.scheduler.max_placement_results, domains, sorted({*groups} - {0}))
 
 
 def _candidates(limit: int, domains: Sequence[int], groups: Sequence[int]) -> Finding:

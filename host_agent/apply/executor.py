@@ -241,12 +241,7 @@ class Executor:
                 break  # the rest follows in the next round
             outcome = outcomes[desired.uuid]
             try:
-                stays = guest.pages_stay or (
-                    "a job such as a live migration runs on it"
-                    if self._hooks.migrating(desired.uuid)
-                    else ""
-                )
-                if stays:
+                if stays := guest.pages_stay or self._migrates(desired.uuid):
                     self._report.noted(guest, "move", stays)
                     continue
                 if not act:
@@ -264,6 +259,10 @@ class Executor:
             if report.over:
                 self._hooks.moved(desired.uuid, report.ram)
             outcomes[desired.uuid] = self._report_move(desired, guest, todo, report, outcome)
+
+    def _migrates(self, uuid: str) -> str:
+        """Return why pages stay while a server migrates, "" while it does not."""
+        return "a job such as a live migration runs on it" if self._hooks.migrating(uuid) else ""
 
     def _report_move(
         self,

@@ -144,22 +144,8 @@ class ResourceControl:
             shared = shared_classes(requests, report.places)
             self._partitioned = _Partitioned(key, now, {}, shared, False)
             return {}
-        if report.problem:
-            self._report.failed(None, "partition", report.problem)
-        elif (
-            last
-            and last.good
-            and last.key == key
-            and (foreign := beyond_levels(report.writes, superseded | self._levels.superseded()))
-        ):
-            LOG.warning(
-                "others have changed RDT groups; put right: %s", "; ".join(map(str, foreign))
-            )
-            self._report.done(None, "repair", what={"writes": _texts(report.writes)})
-        elif report.writes:
-            self._report.done(None, "partition", what={"writes": _texts(report.writes)})
-        else:
-            self._report.settled("", "partition")
+        repeated = last is not None and last.good and last.key == key
+        self._report_written(report, superseded, repeated=repeated)
         for place in report.places:
             self._report_place(observation.get(place.uuid), place, report.problem)
         places = {place.uuid: place for place in report.places}
@@ -172,6 +158,28 @@ class ResourceControl:
         self._partitioned = _Partitioned(key, at, places, shared, not report.problem)
         self._levels.placed(places)
         return places
+
+    def _report_written(
+        self, report: PartitionReport, superseded: frozenset[str], *, repeated: bool
+    ) -> None:
+        """Report what was written.
+
+        :param superseded: groups whose levels the SLO controller had written before
+        :param repeated: the same was requested before, and done: what was written undoes foreign writes
+        """
+        if report.problem:
+            self._report.failed(None, "partition", report.problem)
+        elif repeated and (
+            foreign := beyond_levels(report.writes, superseded | self._levels.superseded())
+        ):
+            LOG.warning(
+                "others have changed RDT groups; put right: %s", "; ".join(map(str, foreign))
+            )
+            self._report.done(None, "repair", what={"writes": _texts(report.writes)})
+        elif report.writes:
+            self._report.done(None, "partition", what={"writes": _texts(report.writes)})
+        else:
+            self._report.settled("", "partition")
 
     def _report_would(self, report: PartitionReport, observation: Observation) -> None:
         """Report what would be written."""

@@ -51,9 +51,7 @@ class CreateLease(command.ShowOne):  # type: ignore[misc]
             metavar="<MB/s>",
             help="Promised on the NIC of its host (default: 0, what others leave)",
         )
-        parser.add_argument(
-            "--pool", default="", metavar="<host>", help="Host whose GPU it must be (default: any)"
-        )
+        _add_pool(parser, "Host whose GPU it must be (default: any)")
         parser.add_argument(
             "--unmet",
             choices=[each.value for each in Unmet],
@@ -138,7 +136,7 @@ class ShowLease(command.ShowOne):  # type: ignore[misc]
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the lease."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("lease", metavar="<lease>", help="Lease, by id")
+        _add_lease(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -152,7 +150,7 @@ class AttachLease(command.ShowOne):  # type: ignore[misc]
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the lease and the server."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("lease", metavar="<lease>", help="Lease, by id")
+        _add_lease(parser)
         parser.add_argument("server", metavar="<server>", help="Server of its project, by id")
         return parser
 
@@ -167,10 +165,8 @@ class MoveLease(command.ShowOne):  # type: ignore[misc]
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the lease and where it is to go."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("lease", metavar="<lease>", help="Lease, by id")
-        parser.add_argument(
-            "--pool", default="", metavar="<host>", help="Host whose GPU it gets (default: any)"
-        )
+        _add_lease(parser)
+        _add_pool(parser, "Host whose GPU it gets (default: any)")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -184,7 +180,7 @@ class RequeueLease(command.ShowOne):  # type: ignore[misc]
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the lease."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("lease", metavar="<lease>", help="Lease that is lost, by id")
+        _add_lease(parser, "Lease that is lost, by id")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -242,6 +238,14 @@ class HostOff(command.Lister):  # type: ignore[misc]
             )
             for each in found
         ]
+
+
+def _add_lease(parser: argparse.ArgumentParser, text: str = "Lease, by id") -> None:
+    parser.add_argument("lease", metavar="<lease>", help=text)
+
+
+def _add_pool(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--pool", default="", metavar="<host>", help=text)
 
 
 def _client(shell_command: Any) -> JobsClient:

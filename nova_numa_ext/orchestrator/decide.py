@@ -31,7 +31,7 @@ from nova_numa_ext.policy.jobs import queue, quotas, reserving
 from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
 from nova_numa_ext.policy.jobs.host_planner import HostPlanner
 from nova_numa_ext.policy.jobs.host_view import HostClaims, HostsView
-from nova_numa_ext.policy.jobs.job import Job
+from nova_numa_ext.policy.jobs.job import ActiveJob, Job
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.queue import Fleet
 from nova_numa_ext.policy.jobs.queue_order import in_order
@@ -107,23 +107,14 @@ class HostQueue:
         self._known.begin()
         read = self._known.job
         jobs = [job for _, job in _readable(waiting, read, trouble)]
-        running, claims, coming = [], HostClaims(view), set[str]()
-        for stored, each in _readable(active, lambda one: self._known.active(one, now), trouble):
-            running.append(each)
-            unseen = queued.unseen(stored, each.plan, self._seen)
-            claims.take(each.job, unseen)
-            if unseen.places:
-                coming |= _taking(each.job, unseen)
-        for stored in waiting:
-            held = self._held.get(stored.uuid, ())
-            if {*stored.reserved} <= {*held}:
-                claims.release(held)
+        running = [*_readable(active, lambda one: self._known.active(one, now), trouble)]
+        claims, coming = self._claims(view, running, waiting)
         state = self._state if now - self._decided_at < _FORGOTTEN_S else NO_ROUND_BEFORE
         state = replace(state, quotas=quotas.waits(state.quotas, jobs, now))
         self._report(trouble)
         found = queue.decide(
             in_order(jobs, now, self._settings),
-            running,
+            [each for _, each in running],
             Fleet(view, claims, HostPlanner(), self._planner),
             now,
             self._settings,
@@ -141,6 +132,25 @@ class HostQueue:
             reserved=_reserved(found, waiting, jobs, view, now, shown=self._held)
             | self._of_first(found, waiting, jobs, view, now, coming=coming),
         )
+
+    def _claims(
+        self,
+        view: HostsView,
+        running: Iterable[tuple[StoredJob, ActiveJob[Plan[HostPlace]]]],
+        waiting: Iterable[StoredJob],
+    ) -> tuple[HostClaims, set[str]]:
+        """Return what jobs have that the view does not show yet, and the hosts where that is."""
+        claims, coming = HostClaims(view), set[str]()
+        for stored, each in running:
+            unseen = queued.unseen(stored, each.plan, self._seen)
+            claims.take(each.job, unseen)
+            if unseen.places:
+                coming |= _taking(each.job, unseen)
+        for stored in waiting:
+            held = self._held.get(stored.uuid, ())
+            if {*stored.reserved} <= {*held}:
+                claims.release(held)
+        return claims, coming
 
     def _of_first(
         self,

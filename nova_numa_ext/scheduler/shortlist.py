@@ -396,12 +396,9 @@ class Shortlist:
             unasked = spared
         if not exhausted and _servers(question.spec) == 1:
             predicted = [state for state in unasked if _is_predicted(verdicts[state.uuid])]
-            for state in (*by_first, *(() if by_another else predicted)):
-                del state.allocation_candidates[1:]
-                verdicts[state.uuid] = replace(verdicts[state.uuid], best_only=True)
-        through = [*by_first, *by_another, *unasked]
+            _keep_best((*by_first, *(() if by_another else predicted)), verdicts)
         # With nothing left, nova asks the later filter itself and can say which one it was.
-        left = through or stopped[: size.hosts]
+        left = [*by_first, *by_another, *unasked] or stopped[: size.hosts]
         kept = {state.uuid for state in left}
         decided = Judged(question.parsed, verdicts, len(host_states), exhausted)
         return decided, [state for state in host_states if state.uuid in kept]
@@ -419,6 +416,13 @@ class Shortlist:
 
     def _listed(self, question: Question, size: Size) -> HostOrder:
         return next(found for make in self._makers if (found := make(question, size)) is not None)
+
+
+def _keep_best(host_states: Sequence[Any], verdicts: dict[str, HostVerdict]) -> None:
+    """Leave hosts their best candidate alone, and note that in their verdicts."""
+    for state in host_states:
+        del state.allocation_candidates[1:]
+        verdicts[state.uuid] = replace(verdicts[state.uuid], best_only=True)
 
 
 def _is_predicted(judged: HostVerdict) -> bool:

@@ -145,22 +145,7 @@ def fit(
     whole = sum(given.values())
     if given and all(share <= whole * limit.get(node, 0.0) for node, share in given.items()):
         return result | {node: share / whole for node, share in given.items()}, ()
-    open_nodes = {node for node in given if limit.get(node, 0.0) > 0}
-    rest = 1.0
-    while rest > 1e-12 and open_nodes:
-        total = sum(shares[node] for node in open_nodes)
-        full = set()
-        handed = 0.0
-        for node in sorted(open_nodes):
-            grant = min(rest * shares[node] / total, limit[node] - result[node])
-            result[node] += grant
-            handed += grant
-            if limit[node] - result[node] <= 1e-12:
-                full.add(node)
-        rest -= handed
-        open_nodes -= full
-        if not full:
-            break
+    rest = _distribute(given, limit, result)
     stays = {node: mb / memory_mb for node, mb in sorted((resident_mb or {}).items())}
     anywhere = dict.fromkeys((*near, *sorted(room_mb)), 1.0)
     for node, most in (*stays.items(), *anywhere.items()):
@@ -173,3 +158,24 @@ def fit(
         if share - result[node] > 1e-9
     )
     return result, clipped
+
+
+def _distribute(given: Shares, limit: Mapping[int, float], result: dict[int, float]) -> float:
+    """Give nodes what they are to have in the proportion of their shares, until all are full; return what is left."""
+    open_nodes = {node for node in given if limit.get(node, 0.0) > 0}
+    rest = 1.0
+    while rest > 1e-12 and open_nodes:
+        total = sum(given[node] for node in open_nodes)
+        full = set()
+        handed = 0.0
+        for node in sorted(open_nodes):
+            grant = min(rest * given[node] / total, limit[node] - result[node])
+            result[node] += grant
+            handed += grant
+            if limit[node] - result[node] <= 1e-12:
+                full.add(node)
+        rest -= handed
+        open_nodes -= full
+        if not full:
+            break
+    return rest

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from host_agent.conf.rdt import RdtOptions
+from host_agent.decide.partitions import reasons
 from host_agent.decide.partitions.classes import BE_PREFIX, BeClass, distribute
 from host_agent.decide.partitions.layout import L3Layout, Line, lay_out
 from host_agent.model.levels import FULL
@@ -128,48 +129,69 @@ def plan(
     :param wasted_ways_max: ways of a domain that may lie idle between LCs before LCs are moved together
     """
     as_found = _as_found(capabilities, actual, found, options)
-    lines = {
-        domain: _line(capabilities, actual, domain, options, _union(as_found, domain))
-        for domain in _l3_domains(capabilities)
-    }
+    lines = _lines(capabilities, actual, options, as_found)
     candidates, refused = _possible(capabilities, actual, requests)
     room = _lc_room(capabilities, actual, candidates)
     lcs, layouts, left_out = _admit(lines, actual, candidates, room, wasted_ways_max)
     refused += left_out
     shared = {domain: layout.shared for domain, layout in layouts.items()}
-
     budget = _control_budget(capabilities, actual) - len(lcs)
     bes = [one for one in requests if one.tier is Tier.BE]
     classes = _classes(bes, actual, before, budget) if budget > 0 else []
     if not classes:
         refused += [Refusal(be.uuid, (Reason(Term.NO_CLOSID, 1, 0),)) for be in bes]
     monitored = _monitored(capabilities, actual, len(lcs) + len(classes), classes)
-
     groups: list[GroupPlan] = []
     places: list[PartitionPlace] = []
     for lc in lcs:
         own = {domain: layouts[domain].masks[lc.uuid] for domain in lc.ways}
-        schemata = _schemata(capabilities, shared | own, {})
-        groups.append(GroupPlan(lc_group(lc.uuid), schemata, (), frozenset(own)))
-        open_root = {} if options.shrink_root else as_found
-        against = _against(actual, own, open_root)
-        amounts = tuple(
-            Reason(Term.PARTITION_WAYS, mask.bit_count(), lc.ways[d], f"L3 {d}")
-            for d, mask in sorted(own.items())
-        )
-        exclusive = bool(own) and not against
-        places.append(PartitionPlace(lc.uuid, lc_group(lc.uuid), "", exclusive, amounts + against))
+        masks = _schemata(capabilities, shared | own, {})
+        groups.append(GroupPlan(lc_group(lc.uuid), masks, (), frozenset(own)))
+        places.append(_lc_place(actual, lc, own, {} if options.shrink_root else as_found))
     for be_class in classes:
-        monitors = tuple(vm_monitor(be.uuid) for be in be_class.members if be.uuid in monitored)
+        monitors = {be.uuid: vm_monitor(be.uuid) for be in be_class.members if be.uuid in monitored}
         schemata = _schemata(capabilities, shared, be_class.levels())
-        groups.append(GroupPlan(be_class.name, schemata, monitors))
-        for be in be_class.members:
-            monitor = vm_monitor(be.uuid) if be.uuid in monitored else ""
-            reasons = _be_reasons(capabilities, be, be_class, monitor)
-            places.append(PartitionPlace(be.uuid, be_class.name, monitor, False, reasons))
+        groups.append(GroupPlan(be_class.name, schemata, tuple(monitors.values())))
+        places += [
+            _be_place(capabilities, be, be_class, monitors.get(be.uuid, ""))
+            for be in be_class.members
+        ]
     anchors = {domain: line.anchor for domain, line in lines.items()}
     root, shrunk = _shrunk_root(as_found, lines, layouts) if options.shrink_root else (as_found, {})
     return PartitionPlan(root, tuple(groups), tuple(places), tuple(refused), anchors, shrunk)
+
+
+def _lines(
+    capabilities: Capabilities, actual: Actual, options: RdtOptions, as_found: Schemata
+) -> dict[int, Line]:
+    return {
+        domain: _line(capabilities, actual, domain, options, _union(as_found, domain))
+        for domain in _l3_domains(capabilities)
+    }
+
+
+def _lc_place(
+    actual: Actual, lc: PartitionRequest, own: Mapping[int, int], open_root: Schemata
+) -> PartitionPlace:
+    """Return where an LC is, and why, or why not, it is exclusive.
+
+    :param own: its mask in each domain
+    :param open_root: what root keeps
+    """
+    against = _against(actual, own, open_root)
+    amounts = tuple(
+        Reason(Term.PARTITION_WAYS, mask.bit_count(), lc.ways[d], f"L3 {d}")
+        for d, mask in sorted(own.items())
+    )
+    exclusive = bool(own) and not against
+    return PartitionPlace(lc.uuid, lc_group(lc.uuid), "", exclusive, amounts + against)
+
+
+def _be_place(
+    capabilities: Capabilities, be: PartitionRequest, be_class: BeClass, monitor: str
+) -> PartitionPlace:
+    why = reasons.of_best_effort(capabilities, be, be_class, monitor)
+    return PartitionPlace(be.uuid, be_class.name, monitor, False, why)
 
 
 # -- latency-critical servers --
@@ -343,11 +365,7 @@ def _admit(
     """
 
     def laid_out(domain: int, admitted: Sequence[PartitionRequest]) -> L3Layout | None:
-        current = {
-            lc.uuid: _mask(group, domain)
-            for lc in admitted
-            if domain in lc.ways and (group := actual.get(lc_group(lc.uuid)))
-        }
+        current = _current(actual, domain, admitted)
         amounts = _amounts(lines[domain], domain, admitted)
         return lay_out(lines[domain], amounts, current, wasted_ways_max)
 
@@ -375,34 +393,34 @@ def _admit(
     refused = []
     for lc in lcs:
         if lc.uuid in blocked:
-            domain = blocked[lc.uuid]
-            amounts = _amounts(lines[domain], domain, (*admitted, lc))
-            refused.append(_does_not_fit(lines[domain], domain, lc, amounts))
+            refused.append(_blocked(lines, blocked[lc.uuid], lc, admitted))
         elif lc not in admitted:
             reason = Reason(Term.NO_CLOSID_BESIDE_BE, len(admitted) + 1, room)
             refused.append(Refusal(lc.uuid, (reason,)))
     return admitted, layouts, refused
 
 
+def _current(actual: Actual, domain: int, lcs: Sequence[PartitionRequest]) -> dict[str, int]:
+    """Return the masks that LCs have in a domain now."""
+    return {
+        lc.uuid: _mask(group, domain)
+        for lc in lcs
+        if domain in lc.ways and (group := actual.get(lc_group(lc.uuid)))
+    }
+
+
+def _blocked(
+    lines: Mapping[int, Line],
+    domain: int,
+    lc: PartitionRequest,
+    admitted: Sequence[PartitionRequest],
+) -> Refusal:
+    amounts = _amounts(lines[domain], domain, (*admitted, lc))
+    return Refusal(lc.uuid, reasons.of_refused_ways(lines[domain], domain, lc, amounts))
+
+
 def _amounts(line: Line, domain: int, lcs: Sequence[PartitionRequest]) -> dict[str, int]:
     return {lc.uuid: max(lc.ways[domain], line.min_bits) for lc in lcs if domain in lc.ways}
-
-
-def _does_not_fit(
-    line: Line, domain: int, lc: PartitionRequest, amounts: Mapping[str, int]
-) -> Refusal:
-    own = (line.full & ~line.shareable).bit_count()
-    held = sum(amounts.values()) - amounts[lc.uuid]
-    free = own - held - line.shared_min
-    where = f"L3 {domain}"
-    return Refusal(
-        lc.uuid,
-        (
-            Reason(Term.WAYS_DO_NOT_FIT, lc.ways[domain], free, where),
-            Reason(Term.WAYS_HELD, held, own, where),
-            Reason(Term.WAYS_STAY_SHARED, line.shared_min, "", where),
-        ),
-    )
 
 
 def _against(actual: Actual, own: Mapping[int, int], open_root: Schemata) -> tuple[Reason, ...]:
@@ -442,27 +460,6 @@ def _monitored(
     members = [member.uuid for be_class in classes for member in be_class.members]
     order = sorted(members, key=lambda uuid: (vm_monitor(uuid) not in have, uuid))
     return frozenset(order[: max(room, 0)])
-
-
-def _be_reasons(
-    capabilities: Capabilities, be: PartitionRequest, be_class: BeClass, monitor: str
-) -> tuple[Reason, ...]:
-    levels = be_class.levels()
-    reasons = [
-        Reason(Term.PARTITION_LEVEL, levels[d], requested, f"L3 {d}")
-        for d, requested in sorted(be.levels.items())
-    ]
-    if capabilities.bandwidth is None:
-        reasons = [Reason(Term.NO_MBA, "absent", "requested")]
-    elif capabilities.bandwidth.unit is BandwidthUnit.MBPS:
-        reasons = [Reason(Term.MBA_OF_KERNEL, "mba_MBps", "percent")]
-    elif not capabilities.bandwidth.levels_known:
-        reasons = [Reason(Term.MBA_NOT_CALIBRATED, capabilities.bandwidth.unit, "percent")]
-    if len(be_class.members) > 1:
-        reasons.append(Reason(Term.CLASS_SHARED, len(be_class.members), 1))
-    if not monitor and capabilities.monitoring:
-        reasons.append(Reason(Term.NO_RMID, 0, 1))
-    return tuple(reasons)
 
 
 def _schemata(
