@@ -12,7 +12,8 @@ from nova_numa_ext.orchestrator.lease_rounds import LeaseRounds
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.leader import Election
-from nova_numa_ext.orchestrator.store.leases import LeaseChoice, Leases, LeaseSpec, StoredLease
+from nova_numa_ext.orchestrator.store.leases import Leases
+from nova_numa_ext.orchestrator.store.stored_lease import LeaseChoice, LeaseSpec, StoredLease
 from placement_traits import pool_reader
 from placement_traits.claim_store import ClaimStore
 from placement_traits.client import HttpAdapter, PlacementClient, RetrySettings

@@ -23,7 +23,8 @@ from functools import partial
 from typing import Final
 
 from nova_numa_ext.orchestrator.store.actor import Actor
-from nova_numa_ext.orchestrator.store.leases import Leases, LeaseTransfer, StoredLease
+from nova_numa_ext.orchestrator.store.leases import Leases
+from nova_numa_ext.orchestrator.store.stored_lease import LeaseTransfer, StoredLease
 from nova_numa_ext.policy.remote_gpu import lease_claims, leases
 from nova_numa_ext.policy.remote_gpu.choosing import choose
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm

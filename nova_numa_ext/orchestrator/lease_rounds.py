@@ -39,13 +39,8 @@ from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
-from nova_numa_ext.orchestrator.store.leases import (
-    LIVING,
-    NOTHING,
-    LeaseChoice,
-    Leases,
-    StoredLease,
-)
+from nova_numa_ext.orchestrator.store.leases import LIVING, Leases
+from nova_numa_ext.orchestrator.store.stored_lease import NOTHING, LeaseChoice, StoredLease
 from nova_numa_ext.orchestrator.store.unreadable import Unreadable
 from nova_numa_ext.policy.jobs.queue_order import rank
 from nova_numa_ext.policy.remote_gpu import lease_claims, leases

@@ -22,7 +22,8 @@ from functools import partial
 from typing import Final
 
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
-from nova_numa_ext.orchestrator.store.leases import Step, StoredLease
+from nova_numa_ext.orchestrator.store.leases import Step
+from nova_numa_ext.orchestrator.store.stored_lease import StoredLease
 from nova_numa_ext.policy.remote_gpu import leases
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState

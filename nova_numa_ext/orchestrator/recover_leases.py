@@ -29,7 +29,8 @@ from typing import Any, Final
 from nova_numa_ext.orchestrator.job_survey import Action, TableLine
 from nova_numa_ext.orchestrator.recover import ACTOR
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost, LeaseHosts
-from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec, StoredLease
+from nova_numa_ext.orchestrator.store.leases import Leases
+from nova_numa_ext.orchestrator.store.stored_lease import LeaseSpec, StoredLease
 from nova_numa_ext.policy.remote_gpu import leases
 from nova_numa_ext.policy.remote_gpu.leases import Lease, LeaseState
 from placement_traits import pools

@@ -16,7 +16,8 @@ from typing import Any, Final
 from nova_numa_ext.orchestrator.lease_steps import Placed, Silence
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
-from nova_numa_ext.orchestrator.store.leases import Leases, LeaseSpec
+from nova_numa_ext.orchestrator.store.leases import Leases
+from nova_numa_ext.orchestrator.store.stored_lease import LeaseSpec
 from nova_numa_ext.orchestrator.store.unreadable import Unreadable
 from nova_numa_ext.policy.jobs.limits import UNLIMITED, Limits
 from nova_numa_ext.policy.jobs.queue_settings import QueueSettings

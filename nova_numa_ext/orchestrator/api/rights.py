@@ -10,8 +10,8 @@ from oslo_policy import policy
 from nova_numa_ext.orchestrator.api import request
 from nova_numa_ext.orchestrator.api.refusals import RefusedRequestError, forbidden
 from nova_numa_ext.orchestrator.api.request import Asking
-from nova_numa_ext.orchestrator.store.leases import StoredLease
 from nova_numa_ext.orchestrator.store.scaling import StoredScaling
+from nova_numa_ext.orchestrator.store.stored_lease import StoredLease
 from nova_numa_ext.orchestrator.store.unreadable import UnreadableError
 
 _LOG: Final = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from typing import Any, Final
 import jsonschema
 
 from nova_numa_ext.orchestrator.cloud.servers import LONGEST_NAME, LONGEST_PART_NAME
-from nova_numa_ext.orchestrator.store.leases import LeaseSpec
 from nova_numa_ext.orchestrator.store.scaling import ScalingSource
+from nova_numa_ext.orchestrator.store.stored_lease import LeaseSpec
 from nova_numa_ext.policy.elastic.cells import Grid
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.jobs.job import HIGHEST_PRIORITY, LOWEST_PRIORITY, BuildFailure, Scope

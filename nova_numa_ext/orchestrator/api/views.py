@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from nova_numa_ext.orchestrator.api.schemas import SCALING
 from nova_numa_ext.orchestrator.conf import ApiOptions
-from nova_numa_ext.orchestrator.store.leases import StoredLease
 from nova_numa_ext.orchestrator.store.scaling import ListedScaling, StoredScaling
 from nova_numa_ext.orchestrator.store.stored_job import Event, NewJob, StoredJob, StoredPart
+from nova_numa_ext.orchestrator.store.stored_lease import StoredLease
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.jobs.terms import for_tenants, sentence
 from nova_numa_ext.policy.remote_gpu.lease_terms import lease_for_tenants, lease_sentence

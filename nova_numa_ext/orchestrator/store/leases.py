@@ -9,138 +9,44 @@ lease that lives is of none, whenever a process dies.
 """
 
 import uuid as uuids
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final
 
-from sqlalchemy import Connection, Insert, Row, Select, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, delete, func, select
 
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
-from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
+from nova_numa_ext.orchestrator.store.database import Database
+from nova_numa_ext.orchestrator.store.lease_rows import (
+    UNCLAIMED,
+    change_row,
+    ended_with_server,
+    lease_of,
+    new_row,
+    read_again,
+    readable,
+)
+from nova_numa_ext.orchestrator.store.stored_lease import (
+    LeaseChoice,
+    LeaseSpec,
+    LeaseTransfer,
+    StoredLease,
+)
 from nova_numa_ext.orchestrator.store.tables import Now
-from nova_numa_ext.orchestrator.store.unreadable import Unreadable, UnreadableError
+from nova_numa_ext.orchestrator.store.unreadable import Unreadable
 from nova_numa_ext.policy.remote_gpu import leases
-from nova_numa_ext.policy.remote_gpu.choosing import Unmet
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import Lease, LeaseState
 from placement_traits.claims import Amounts, Claim
 from placement_traits.errors import ConflictError
-from placement_traits.names import RemoteGpuApi, ServiceLevel
 from placement_traits.reason import Reason
 
 LIVING: Final = tuple(state for state in LeaseState if not state.final)
 
 Step = Callable[[Lease], Lease]
 """A function of :mod:`nova_numa_ext.policy.remote_gpu.leases`."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseSpec:
-    """What is asked for.
-
-    :param memory_mb: of the GPU, MiB
-    :param level: part of its time
-    :param api: by which it is used
-    :param network_mbps: promised on the NIC of its host, megabytes a second; 0: what others leave
-    :param pool: the host whose GPU it must be; '': any
-    :param unmet: whether it waits where none has room
-    :param priority: among leases that wait, more is earlier
-    :param migratable: its GPU must be one whose leases can move
-    :param gang: common to leases that are had together or not at all; '': by itself
-    """
-
-    memory_mb: int
-    level: ServiceLevel
-    api: RemoteGpuApi
-    network_mbps: int = 0
-    pool: str = ""
-    unmet: Unmet = Unmet.WAIT
-    priority: int = 0
-    migratable: bool = False
-    gang: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseTransfer:
-    """Where a lease is to go.
-
-    :param asked: the host that it was asked to go to; '': any
-    :param second: the consumer that keeps in Placement what the lease leaves; '' while nothing is chosen
-    :param host: that lends the chosen GPU
-    :param gpu: its provider
-    :param amounts: that the lease holds there
-    """
-
-    asked: str = ""
-    second: str = ""
-    host: str = ""
-    gpu: str = ""
-    amounts: Amounts = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredLease:
-    """A lease as it was read.
-
-    :param number: order in which they were asked for
-    :param lease: what the life cycle knows of it
-    :param version: number of changes
-    :param server: uuid of the server that it is for; '' where none is named
-    :param gpu: provider of its GPU; '' before one is chosen
-    :param amounts: what its claim holds, or is to hold
-    :param claimed: Placement has granted the claim, and it is not released
-    :param reasons: of its state
-    :param address: where its server process listens, as its GPU's host has reported; '' before
-    :param move: where it is to go, or goes; None: nowhere
-    """
-
-    number: int
-    lease: Lease
-    version: int
-    project: str
-    user: str
-    server: str
-    asked: LeaseSpec
-    gpu: str
-    amounts: Amounts
-    claimed: bool
-    created_at: float
-    changed_at: float
-    ended_at: float | None
-    reasons: tuple[Reason, ...]
-    address: str = ""
-    move: LeaseTransfer | None = None
-
-    @property
-    def uuid(self) -> str:
-        """Its uuid, and its consumer's."""
-        return self.lease.uuid
-
-    @property
-    def state(self) -> LeaseState:
-        """Where it is in its life."""
-        return self.lease.state
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseChoice:
-    """What a lease is to hold.
-
-    :param host: that lends the GPU
-    :param gpu: its provider
-    :param amounts: of its claim
-    """
-
-    host: str
-    gpu: str
-    amounts: Amounts
-
-
-NOTHING: Final = LeaseChoice("", "", MappingProxyType({}))
-"""Of a lease that is to be given another GPU."""
 
 
 class Leases:
@@ -161,7 +67,7 @@ class Leases:
         """
         fresh = Lease(str(uuids.uuid4()), gpu_host="")
         why = Reason(LeaseTerm.ASKED, user)
-        return self._create(fresh, (project, user), asked, server, why, **_NOTHING)
+        return self._create(fresh, (project, user), asked, server, why, **UNCLAIMED)
 
     def request(
         self, owner: tuple[str, str], asked: LeaseSpec, count: int, server: str, actor: Actor
@@ -178,7 +84,7 @@ class Leases:
             for _ in range(count):
                 fresh = Lease(str(uuids.uuid4()), gpu_host="")
                 spec = replace(asked, gang=gang)
-                connection.execute(_row(fresh, owner, spec, server, why, **_NOTHING))
+                connection.execute(new_row(fresh, owner, spec, server, why, **UNCLAIMED))
 
     def answered(self, servers: Collection[str]) -> frozenset[str]:
         """Return which of some servers have got what their flavors ask for.
@@ -189,7 +95,7 @@ class Leases:
         columns = tables.lease.c
         query = select(columns.server, columns.state, columns.reasons)
         rows = self._rows(query.where(columns.server.in_(servers)))
-        return frozenset(row.server for row in rows if not _ended_with_server(row))
+        return frozenset(row.server for row in rows if not ended_with_server(row))
 
     def adopt(
         self, lease: Lease, claim: Claim, asked: LeaseSpec, server: str, gpu: str
@@ -232,7 +138,7 @@ class Leases:
         :raises UnreadableError: it is stored in another form
         """
         found = self._rows(select(tables.lease).where(tables.lease.c.uuid == uuid))
-        return _lease(found[0]) if found else None
+        return lease_of(found[0]) if found else None
 
     def find(
         self,
@@ -263,7 +169,7 @@ class Leases:
         found, left = list[StoredLease](), limit
         while True:
             rows = self._rows(query.limit(left))
-            found += _readable(rows, unreadable)
+            found += readable(rows, unreadable)
             if left is None or limit is None or len(rows) < left or len(found) == limit:
                 return found
             query, left = query.where(columns.id > rows[-1].id), limit - len(found)
@@ -284,7 +190,7 @@ class Leases:
         columns = tables.lease.c
         mine = (columns.gpu_host == host) | (columns.client_host == host)
         query = select(tables.lease).where(mine, columns.state != LeaseState.GONE)
-        return _readable(self._rows(query.order_by(columns.id)), unreadable)
+        return readable(self._rows(query.order_by(columns.id)), unreadable)
 
     def living(self, unreadable: Unreadable) -> list[StoredLease]:
         """Return leases that have not ended.
@@ -293,10 +199,10 @@ class Leases:
         """
         columns = tables.lease.c
         query = select(tables.lease).where(columns.state != LeaseState.GONE).order_by(columns.id)
-        return _readable(self._rows(query), unreadable)
+        return readable(self._rows(query), unreadable)
 
     def now(self) -> float:
-        """Return the database's time, of which :attr:`StoredLease.created_at` is one; seconds since 1970."""
+        """Return the database's time, as :attr:`.stored_lease.StoredLease.created_at` is; seconds since 1970."""
         return self._database.now()
 
     def counts(self) -> dict[LeaseState, int]:
@@ -323,8 +229,8 @@ class Leases:
             for each, choice in zip(members, choices, strict=True):
                 placed = replace(each.lease, gpu_host=choice.host)
                 more = {"gpu": choice.gpu, "amounts": dict(choice.amounts)}
-                _change(connection, each, placed, actor, each.reasons, **more)
-            return [_read(connection, each.number) for each in members]
+                change_row(connection, each, placed, actor, each.reasons, **more)
+            return [read_again(connection, each.number) for each in members]
 
     def assign(self, stored: StoredLease, server: str, actor: Actor) -> StoredLease:
         """Say which server a lease is for that was asked for without one.
@@ -466,19 +372,19 @@ class Leases:
             )
         fresh = Lease(str(uuids.uuid4()), gpu_host="")
         owner = (stored.project, stored.user)
-        row = _row(
+        row = new_row(
             fresh,
             owner,
             stored.asked,
             stored.server,
             Reason(LeaseTerm.IN_PLACE_OF, stored.uuid),
-            **_NOTHING,
+            **UNCLAIMED,
         )
         released = leases.release(stored.lease)
         why = (Reason(LeaseTerm.REPLACED, fresh.uuid),)
         with self._database.transaction() as connection:
-            _change(connection, stored, released, actor, why)
-            return _read(connection, connection.execute(row).lastrowid)
+            change_row(connection, stored, released, actor, why)
+            return read_again(connection, connection.execute(row).lastrowid)
 
     def write_off(self, stored: StoredLease, actor: Actor) -> StoredLease:
         """End a lease whose GPU's host is off, and ask for the same, both or none; return it.
@@ -501,13 +407,13 @@ class Leases:
         elif stored.state is LeaseState.RELEASING:
             why += stored.reasons
         with self._database.transaction() as connection:
-            _change(connection, stored, leases.write_off(stored.lease), actor, why)
+            change_row(connection, stored, leases.write_off(stored.lease), actor, why)
             if again:
                 owner = (stored.project, stored.user)
                 in_place = Reason(LeaseTerm.IN_PLACE_OF, stored.uuid)
-                row = _row(fresh, owner, stored.asked, stored.server, in_place, **_NOTHING)
+                row = new_row(fresh, owner, stored.asked, stored.server, in_place, **UNCLAIMED)
                 connection.execute(row)
-            return _read(connection, stored.number)
+            return read_again(connection, stored.number)
 
     def purge(self, before: float, most: int = 1000) -> int:
         """Delete leases that ended before a time; return how many.
@@ -539,11 +445,11 @@ class Leases:
         why: Reason,
         **more: Any,
     ) -> StoredLease:
-        row = _row(lease, owner, asked, server, why, **more)
+        row = new_row(lease, owner, asked, server, why, **more)
 
         def stored(connection: Connection) -> StoredLease:
             number = connection.execute(row).lastrowid
-            return _read(connection, number)
+            return read_again(connection, number)
 
         return self._database.again(stored)
 
@@ -556,143 +462,9 @@ class Leases:
         **more: Any,
     ) -> StoredLease:
         with self._database.transaction() as connection:
-            _change(connection, stored, lease, actor, reasons, **more)
-            return _read(connection, stored.number)
+            change_row(connection, stored, lease, actor, reasons, **more)
+            return read_again(connection, stored.number)
 
     def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
         with self._database.transaction() as connection:
             return connection.execute(query).all()
-
-
-_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({"gpu": "", "amounts": {}, "claimed": False})
-"""Of a lease of which Placement holds nothing."""
-
-
-def _row(
-    lease: Lease,
-    owner: tuple[str, str],
-    asked: LeaseSpec,
-    server: str,
-    why: Reason,
-    **more: Any,
-) -> Insert:
-    project, user = owner
-    return insert(tables.lease).values(
-        uuid=lease.uuid,
-        project_id=project,
-        user_id=user,
-        server=server,
-        asked=asdict(asked),
-        version=0,
-        created_at=Now(),
-        changed_at=Now(),
-        reasons=[asdict(why)],
-        **_columns(lease),
-        **more,
-    )
-
-
-def _change(
-    connection: Connection,
-    stored: StoredLease,
-    lease: Lease,
-    actor: Actor,
-    reasons: Sequence[Reason],
-    **more: Any,
-) -> None:
-    actor.fence(connection)
-    columns = tables.lease.c
-    changed = connection.execute(
-        update(tables.lease)
-        .where(columns.id == stored.number, columns.version == stored.version)
-        .values(
-            version=stored.version + 1,
-            changed_at=Now(),
-            reasons=[asdict(each) for each in reasons],
-            **_columns(lease),
-            **more,
-        )
-    )
-    if changed.rowcount != 1:
-        raise LostRaceError(f"Lease {stored.uuid} has changed since it was read.")
-
-
-def _columns(lease: Lease) -> dict[str, Any]:
-    """Return what changes of a lease in its life."""
-    return {
-        "state": lease.state,
-        "epoch": lease.epoch,
-        "acknowledged": lease.acknowledged,
-        "gpu_host": lease.gpu_host,
-        "client_host": lease.client_host,
-    }
-
-
-def _ended_with_server(row: Row[Any]) -> bool:
-    """Return whether a lease has ended, or ends, for its server was on no host any more."""
-    terms = {each["term"] for each in row.reasons}
-    return row.state in _ENDS and LeaseTerm.SERVER_GONE in terms
-
-
-_ENDS: Final = frozenset({LeaseState.RELEASING, LeaseState.GONE})
-
-
-def _readable(rows: Iterable[Row[Any]], unreadable: Unreadable | None) -> list[StoredLease]:
-    found = []
-    for row in rows:
-        try:
-            found.append(_lease(row))
-        except UnreadableError as error:
-            if unreadable is None:
-                raise
-            unreadable(row.uuid, error)
-    return found
-
-
-def _read(connection: Connection, number: int) -> StoredLease:
-    return _lease(connection.execute(select(tables.lease).where(tables.lease.c.id == number)).one())
-
-
-def _lease(row: Row[Any]) -> StoredLease:
-    try:
-        return _understood(row)
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        raise UnreadableError("Lease", row.uuid, row.project_id, why) from error
-
-
-def _understood(row: Row[Any]) -> StoredLease:
-    return StoredLease(
-        number=row.id,
-        lease=Lease(
-            row.uuid,
-            row.gpu_host,
-            row.client_host,
-            LeaseState(row.state),
-            row.epoch,
-            row.acknowledged,
-        ),
-        version=row.version,
-        project=row.project_id,
-        user=row.user_id,
-        server=row.server,
-        asked=_spec(row.asked),
-        gpu=row.gpu,
-        amounts=row.amounts,
-        claimed=row.claimed,
-        created_at=row.created_at,
-        changed_at=row.changed_at,
-        ended_at=row.ended_at,
-        reasons=tuple(Reason(**each) for each in row.reasons),
-        address=row.address,
-        move=None if row.move is None else LeaseTransfer(**row.move),
-    )
-
-
-def _spec(stored: Mapping[str, Any]) -> LeaseSpec:
-    known = {
-        "level": ServiceLevel(stored["level"]),
-        "api": RemoteGpuApi(stored["api"]),
-        "unmet": Unmet(stored.get("unmet", Unmet.WAIT)),
-    }
-    return LeaseSpec(**{**stored, **known})

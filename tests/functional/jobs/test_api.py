@@ -34,8 +34,9 @@ from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database, DatabaseError
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.leader import Election
-from nova_numa_ext.orchestrator.store.leases import LeaseChoice, Leases, LeaseSpec
+from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.scaling import ScalingGroups, ScalingSource
+from nova_numa_ext.orchestrator.store.stored_lease import LeaseChoice, LeaseSpec
 from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.elastic.following import follow

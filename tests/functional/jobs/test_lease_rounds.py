@@ -13,13 +13,8 @@ from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
-from nova_numa_ext.orchestrator.store.leases import (
-    LIVING,
-    LeaseChoice,
-    Leases,
-    LeaseSpec,
-    LeaseTransfer,
-)
+from nova_numa_ext.orchestrator.store.leases import LIVING, Leases
+from nova_numa_ext.orchestrator.store.stored_lease import LeaseChoice, LeaseSpec, LeaseTransfer
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.choosing import Unmet, choose
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState

@@ -14,7 +14,8 @@ from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
-from nova_numa_ext.orchestrator.store.leases import LIVING, LeaseChoice, Leases, LeaseSpec
+from nova_numa_ext.orchestrator.store.leases import LIVING, Leases
+from nova_numa_ext.orchestrator.store.stored_lease import LeaseChoice, LeaseSpec
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.leases import LeaseError, LeaseState, UnfencedError
 from placement_traits.errors import ConflictError

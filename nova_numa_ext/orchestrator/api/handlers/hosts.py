@@ -14,7 +14,7 @@ from nova_numa_ext.orchestrator.api.schemas import check_report
 from nova_numa_ext.orchestrator.lease_steps import LOST_S
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
-from nova_numa_ext.orchestrator.store.leases import StoredLease
+from nova_numa_ext.orchestrator.store.stored_lease import StoredLease
 from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 

@@ -15,7 +15,7 @@ from nova_numa_ext.orchestrator.api.schemas import check_attach, check_lease, ch
 from nova_numa_ext.orchestrator.cloud.user import CloudOf
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
-from nova_numa_ext.orchestrator.store.leases import StoredLease
+from nova_numa_ext.orchestrator.store.stored_lease import StoredLease
 from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm

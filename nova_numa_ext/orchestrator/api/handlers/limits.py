@@ -8,8 +8,8 @@ from nova_numa_ext.orchestrator.api import intake, policies, request, views
 from nova_numa_ext.orchestrator.api.handlers import unreadable_leases
 from nova_numa_ext.orchestrator.api.rights import Rights
 from nova_numa_ext.orchestrator.conf import ApiOptions
-from nova_numa_ext.orchestrator.store.leases import LeaseSpec
 from nova_numa_ext.orchestrator.store.stored_job import NewJob
+from nova_numa_ext.orchestrator.store.stored_lease import LeaseSpec
 from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.policy.jobs import limits as of_projects
 from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
