@@ -22,7 +22,8 @@ from host_agent.conf.slo import SloOptions
 from host_agent.control import balancing_store
 from host_agent.control.balancing import BalancingRefiner
 from host_agent.control.pipeline import Refiner
-from host_agent.control.slo import SloController, SloHost
+from host_agent.control.slo import SloController
+from host_agent.control.slo_host import SloHost
 from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import SloStore
 from host_agent.decide.pages.bwap import BwapPhase

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from host_agent.control.escalation import Escalation, bus, nova
 from host_agent.control.pipeline import RefinerHost
-from host_agent.control.slo import SloController, SloHost
+from host_agent.control.slo import SloController
+from host_agent.control.slo_host import SloHost
 from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import SloStore
 from host_agent.machine.rdt.backend import tree
@@ -55,7 +56,7 @@ def build(host: RefinerHost) -> SloController | None:
 
 @dataclass(frozen=True, slots=True)
 class _HostLevels:
-    """:class:`~host_agent.control.slo.LegalLevels` of bandwidth, or of CPU time in its place where that is allowed."""
+    """:class:`~host_agent.control.slo_host.LegalLevels` of bandwidth, or of CPU time where that is allowed."""
 
     resctrl: Resctrl
     cpu_time: bool
@@ -69,7 +70,7 @@ class _HostLevels:
 
 @dataclass(frozen=True, slots=True)
 class _Permitted:
-    """:class:`~host_agent.control.slo.Permission` of a host's refiners."""
+    """:class:`~host_agent.control.slo_host.Permission` of a host's refiners."""
 
     host: RefinerHost
 

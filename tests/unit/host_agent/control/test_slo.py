@@ -21,7 +21,8 @@ from host_agent.conf.rdt import RdtOptions
 from host_agent.conf.slo import BalmOptions, SloOptions
 from host_agent.control.agent import Agent, AgentFiles, Listeners, Stages
 from host_agent.control.pipeline import Refiners
-from host_agent.control.slo import SloController, SloHost
+from host_agent.control.slo import SloController
+from host_agent.control.slo_host import SloHost
 from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import PAUSED, Kept, SloStore, load, of_server
 from host_agent.decide.slo.shapes import BalmPhase, BeTarget
