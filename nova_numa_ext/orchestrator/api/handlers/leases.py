@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests of users about leases of remote GPUs."""
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import flask
@@ -64,19 +66,16 @@ class LeaseHandlers:
         return self._shown(self._lease(uuid, policies.LEASE_SHOW))
 
     def attach(self, uuid: str) -> Any:
-        asking = request.asking()
-        server = ""
-        for _ in range(request.TRIES):
-            lease = self._lease(uuid, policies.LEASE_ATTACH)
-            if not server:
-                server = check_attach(bodies.parsed(flask.request.get_data()))
-                self._check_server("$.attach.server_id", server, lease.project)
-            try:
-                lease = self._stores.leases.assign(lease, server, Actor(asking.user))
-            except LostRaceError:
-                continue
-            return self._shown(lease), 202
-        raise RefusedRequestError(409, f"Lease {uuid} changes all the time: try again.")
+        @cache
+        def server(project: str) -> str:
+            found = check_attach(bodies.parsed(flask.request.get_data()))
+            self._check_server("$.attach.server_id", found, project)
+            return found
+
+        def assigned(lease: StoredLease, actor: Actor) -> StoredLease:
+            return self._stores.leases.assign(lease, server(lease.project), actor)
+
+        return self._changed(uuid, policies.LEASE_ATTACH, assigned)
 
     def _check_server(self, where: str, server: str, project: str) -> None:
         """Look whether a server is of the project whose lease it is to use.
@@ -87,47 +86,50 @@ class LeaseHandlers:
             raise InvalidValueError(where, server, "a server of the lease's project")
 
     def release(self, uuid: str) -> Any:
-        asking = request.asking()
-        for _ in range(request.TRIES):
-            lease = self._lease(uuid, policies.LEASE_RELEASE)
+        def released(lease: StoredLease, actor: Actor) -> StoredLease:
             if lease.state is LeaseState.RELEASING:
-                return self._shown(lease), 202
+                return lease
             if lease.state.final:
                 raise RefusedRequestError(409, f"Lease {uuid} has ended.")
-            reasons = (Reason(LeaseTerm.RELEASED, asking.user),)
-            try:
-                lease = self._stores.leases.change(lease, life.release, Actor(asking.user), reasons)
-            except LostRaceError:
-                continue
-            return self._shown(lease), 202
-        raise RefusedRequestError(409, f"Lease {uuid} changes all the time: try again.")
+            reasons = (Reason(LeaseTerm.RELEASED, actor.name),)
+            return self._stores.leases.change(lease, life.release, actor, reasons)
+
+        return self._changed(uuid, policies.LEASE_RELEASE, released)
 
     def move(self, uuid: str) -> Any:
-        asking = request.asking()
-        host = ""
-        for attempt in range(request.TRIES):
-            lease = self._lease(uuid, policies.LEASE_MOVE)
-            if not attempt:
-                host = check_move(bodies.parsed(flask.request.get_data()))
-            try:
-                lease = self._stores.leases.ask_move(lease, host, Actor(asking.user))
-            except LostRaceError:
-                continue
-            return self._shown(lease), 202
-        raise RefusedRequestError(409, f"Lease {uuid} changes all the time: try again.")
+        @cache
+        def host() -> str:
+            return check_move(bodies.parsed(flask.request.get_data()))
+
+        def moved(lease: StoredLease, actor: Actor) -> StoredLease:
+            return self._stores.leases.ask_move(lease, host(), actor)
+
+        return self._changed(uuid, policies.LEASE_MOVE, moved)
 
     def requeue(self, uuid: str) -> Any:
-        asking = request.asking()
-        for _ in range(request.TRIES):
-            lease = self._lease(uuid, policies.LEASE_REQUEUE)
+        def requeued(lease: StoredLease, actor: Actor) -> StoredLease:
             after = (each.value for each in lease.reasons if each.term == LeaseTerm.REPLACED)
             if heir := next(after, None):
-                return self._shown(self._lease(str(heir), policies.LEASE_REQUEUE)), 202
+                return self._lease(str(heir), policies.LEASE_REQUEUE)
+            return self._stores.leases.requeue(lease, actor)
+
+        return self._changed(uuid, policies.LEASE_REQUEUE, requeued)
+
+    def _changed(
+        self, uuid: str, rule: str, change: Callable[[StoredLease, Actor], StoredLease]
+    ) -> Any:
+        """Answer with a lease that was changed, as it was read; read again where another was faster.
+
+        :param change: raises :class:`LostRaceError` where it was
+        """
+        actor = Actor(request.asking().user)
+        for _ in range(request.TRIES):
+            lease = self._lease(uuid, rule)
             try:
-                made = self._stores.leases.requeue(lease, Actor(asking.user))
+                changed = change(lease, actor)
             except LostRaceError:
                 continue
-            return self._shown(made), 202
+            return self._shown(changed), 202
         raise RefusedRequestError(409, f"Lease {uuid} changes all the time: try again.")
 
     def _shown(self, lease: StoredLease) -> dict[str, Any]:
