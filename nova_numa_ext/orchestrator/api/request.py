@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request says beside its body: who asks, and the query.
+"""What a request says beside its body: who asks, and the query; and how often what it changes is tried.
 
 Read of flask's request at hand; each raises :class:`placement_traits.errors.InvalidValueError` for what is malformed.
 """
@@ -7,6 +7,7 @@ Read of flask's request at hand; each raises :class:`placement_traits.errors.Inv
 import math
 import re
 import uuid as uuids
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeVar
@@ -15,14 +16,15 @@ import flask
 from oslo_context.context import RequestContext
 
 from nova_numa_ext.orchestrator.api.refusals import RefusedRequestError
+from nova_numa_ext.orchestrator.store.database import LostRaceError
 from placement_traits.errors import InvalidValueError
 
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
-TRIES: Final = 10
-"""How often a change is tried while others change the same."""
+_TRIES: Final = 10  # of a change, while others change the same
 # Jobs' uuids are made of their clients' keys in it.
 _KEYS: Final = uuids.UUID("7d0c6d3e-6b0c-4f0a-9d39-6a0f6a1f2a57")
 _State = TypeVar("_State", bound=StrEnum)
+_Changed = TypeVar("_Changed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,21 @@ class Asking:
     user: str
     project: str
     context: RequestContext
+
+
+def changed(what: str, attempt: Callable[[], _Changed]) -> _Changed:
+    """Return what a change returns; it is made again where another one was faster.
+
+    :param what: is changed
+    :param attempt: reads it, changes it, and raises :class:`LostRaceError` where another was faster
+    :raises RefusedRequestError: another was each time
+    """
+    for _ in range(_TRIES):
+        try:
+            return attempt()
+        except LostRaceError:
+            continue
+    raise RefusedRequestError(409, f"{what} changes all the time: try again.")
 
 
 def asking() -> Asking:

@@ -78,15 +78,14 @@ class HostHandlers:
 
     def _written_off(self, uuid: str, actor: Actor) -> StoredLease | None:
         """Return a lease that was ended, None where it had ended meanwhile."""
-        for _ in range(request.TRIES):
+
+        def attempt() -> StoredLease | None:
             lease = self._stores.leases.read(uuid)
             if lease is None or lease.state.final:
                 return None
-            try:
-                return self._stores.leases.write_off(lease, actor)
-            except LostRaceError:
-                continue
-        raise RefusedRequestError(409, f"Lease {uuid} changes all the time: try again.")
+            return self._stores.leases.write_off(lease, actor)
+
+        return request.changed(f"Lease {uuid}", attempt)
 
     def _leases_of(self, host: str) -> list[StoredLease]:
         """Return a host's leases.

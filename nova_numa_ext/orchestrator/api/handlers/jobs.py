@@ -25,7 +25,6 @@ from nova_numa_ext.orchestrator.cloud.user import CloudOf, UserCloud
 from nova_numa_ext.orchestrator.conf import ApiOptions
 from nova_numa_ext.orchestrator.notify import Tell
 from nova_numa_ext.orchestrator.store.actor import Actor
-from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import ExistsError
 from nova_numa_ext.orchestrator.store.stored_job import NewJob, StoredJob
 from nova_numa_ext.orchestrator.store.stores import Stores
@@ -170,27 +169,28 @@ class JobHandlers:
         return self._change(uuid, policies.RELEASE, JobTerm.RELEASED, held=False)
 
     def _change(self, uuid: str, rule: str, term: JobTerm, **change: bool) -> Any:
-        asking = request.asking()
-        for _ in range(request.TRIES):
+        actor = Actor(request.asking().user)
+        reasons = (Reason(term, actor.name),)
+
+        def attempt() -> tuple[StoredJob, bool]:
+            """Return the job, and whether it was changed."""
             job = self._job(uuid, rule)
             if not job.whole:
                 (why,) = views.reasons(job.reasons, internals=self._knows(job.project))
                 raise RefusedRequestError(409, f"Job {uuid} is {why['sentence']}.")
             (name, value) = next(iter(change.items()))
             if getattr(job, name) == value:
-                return self._shown(job), 202
+                return job, False
             if job.state.final or (name == "held" and job.state is not JobState.QUEUED):
                 raise RefusedRequestError(
                     409, f"Job {uuid} is {job.state}: it cannot be {term} any more."
                 )
-            try:
-                reasons = (Reason(term, asking.user),)
-                job = self._stores.jobs.set(job, Actor(asking.user), reasons, **change)
-            except LostRaceError:
-                continue
+            return self._stores.jobs.set(job, actor, reasons, **change), True
+
+        job, is_changed = request.changed(f"Job {uuid}", attempt)
+        if is_changed:
             self._tell(job, reasons, _ACTIONS[term])
-            return self._shown(job), 202
-        raise RefusedRequestError(409, f"Job {uuid} changes all the time: try again.")
+        return self._shown(job), 202
 
     def _again(self, there: StoredJob, fingerprint: str) -> Any:
         """Answer a request to submit a job that is there already."""

@@ -16,7 +16,6 @@ from nova_numa_ext.orchestrator.api.routes import MOST_ROWS, ROWS
 from nova_numa_ext.orchestrator.api.schemas import check_attach, check_lease, check_move
 from nova_numa_ext.orchestrator.cloud.user import CloudOf
 from nova_numa_ext.orchestrator.store.actor import Actor
-from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.stored_lease import StoredLease
 from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.policy.remote_gpu import leases as life
@@ -118,19 +117,10 @@ class LeaseHandlers:
     def _changed(
         self, uuid: str, rule: str, change: Callable[[StoredLease, Actor], StoredLease]
     ) -> Any:
-        """Answer with a lease that was changed, as it was read; read again where another was faster.
-
-        :param change: raises :class:`LostRaceError` where it was
-        """
+        """Answer with a lease that was changed, as it was read; read again where another was faster."""
         actor = Actor(request.asking().user)
-        for _ in range(request.TRIES):
-            lease = self._lease(uuid, rule)
-            try:
-                changed = change(lease, actor)
-            except LostRaceError:
-                continue
-            return self._shown(changed), 202
-        raise RefusedRequestError(409, f"Lease {uuid} changes all the time: try again.")
+        lease = request.changed(f"Lease {uuid}", lambda: change(self._lease(uuid, rule), actor))
+        return self._shown(lease), 202
 
     def _shown(self, lease: StoredLease) -> dict[str, Any]:
         internals = self._rights.may(request.asking(), policies.LEASE_INTERNALS, lease.project)
