@@ -3,7 +3,22 @@
 
 import statistics
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Protocol, Self
+
+
+class Limit(Protocol):
+    """What an SLA compares its samples with."""
+
+    @property
+    def broken(self) -> bool:
+        """More samples cannot mend it."""
+
+    @property
+    def kept(self) -> bool:
+        """Enough was looked at, and the limit is kept."""
+
+    def merge(self, other: Self) -> None:
+        """Count all samples of another one of the same limit."""
 
 
 @dataclass(slots=True)
@@ -55,6 +70,7 @@ class ShareLimit:
     least_share: float
     looked_at: int = 0
     faults: int = 0
+    broken: bool = field(default=False, init=False)  # later samples may mend the share
 
     def add(self, looked_at: int, faults: int) -> None:
         """Count one sample."""
@@ -96,6 +112,7 @@ class RatioLimit:
     most: float
     measured_s: list[float] = field(default_factory=list)
     reference_s: list[float] = field(default_factory=list)
+    broken: bool = field(default=False, init=False)  # later durations may mend the medians
 
     def merge(self, other: Self) -> None:
         """Add all durations of another one of the same limit."""

@@ -3,10 +3,10 @@
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rally.task import atomic, scenario, types, validation
 from rally_openstack.common import consts
@@ -29,11 +29,27 @@ from placement_traits.request import parse
 _SETTLE_S: Final = 420.0
 _CLEANUP: Final = {"cleanup@openstack": ["nova"]}
 
+_Plugin = TypeVar("_Plugin", bound=type[NumaScenario])
 
-@types.convert(image={"type": "glance_image"})
-@validation.add("required_services", services=[consts.Service.NOVA])
-@validation.add("required_platform", platform="openstack", admin=True, users=True)
-@scenario.configure(name="NumaExt.boot_and_check_placement", platform="openstack", context=_CLEANUP)
+
+def _of_servers(*, name: str) -> Callable[[_Plugin], _Plugin]:
+    """Make a class a scenario that needs nova, administrator and users, and whose servers Rally deletes in the end."""
+    decorators: tuple[Callable[[_Plugin], _Plugin], ...] = (
+        scenario.configure(name=name, platform="openstack", context=_CLEANUP),
+        validation.add("required_platform", platform="openstack", admin=True, users=True),
+        validation.add("required_services", services=[consts.Service.NOVA]),
+        types.convert(image={"type": "glance_image"}),
+    )
+
+    def made(plugin: _Plugin) -> _Plugin:
+        for decorate in decorators:
+            plugin = decorate(plugin)
+        return plugin
+
+    return made
+
+
+@_of_servers(name="NumaExt.boot_and_check_placement")
 class BootAndCheckPlacement(NumaScenario):
     """Boot a mix of servers; decision, allocation and host must tell the same of each."""
 
@@ -62,10 +78,7 @@ class BootAndCheckPlacement(NumaScenario):
             self._gone(cloud, servers, held, facts, settle_s)
 
 
-@types.convert(image={"type": "glance_image"})
-@validation.add("required_services", services=[consts.Service.NOVA])
-@validation.add("required_platform", platform="openstack", admin=True, users=True)
-@scenario.configure(name="NumaExt.churn", platform="openstack", context=_CLEANUP)
+@_of_servers(name="NumaExt.churn")
 class Churn(NumaScenario):
     """Boot and delete servers of a mix in drawn order; nothing overlaps, nothing is left."""
 
@@ -111,10 +124,7 @@ class Churn(NumaScenario):
             self._gone(cloud, servers, held, facts, settle_s, earlier=gone)
 
 
-@types.convert(image={"type": "glance_image"})
-@validation.add("required_services", services=[consts.Service.NOVA])
-@validation.add("required_platform", platform="openstack", admin=True, users=True)
-@scenario.configure(name="NumaExt.lc_under_be_noise", platform="openstack", context=_CLEANUP)
+@_of_servers(name="NumaExt.lc_under_be_noise")
 class LatencyCriticalUnderNoise(NumaScenario):
     """A latency-critical server beside the noise of the context ``numa_ext_noise`` keeps its objective."""
 
@@ -152,10 +162,7 @@ class LatencyCriticalUnderNoise(NumaScenario):
         self.add_output(additive=samples.chart(Topic.OBJECTIVE, seen, above))
 
 
-@types.convert(image={"type": "glance_image"})
-@validation.add("required_services", services=[consts.Service.NOVA])
-@validation.add("required_platform", platform="openstack", admin=True, users=True)
-@scenario.configure(name="NumaExt.schedule", platform="openstack", context=_CLEANUP)
+@_of_servers(name="NumaExt.schedule")
 class Schedule(NumaScenario):
     """Time from a request for N servers until all N have their allocations."""
 
@@ -179,12 +186,7 @@ class Schedule(NumaScenario):
             self.schedule(image, flavor, count, within_s)
 
 
-@types.convert(image={"type": "glance_image"})
-@validation.add("required_services", services=[consts.Service.NOVA])
-@validation.add("required_platform", platform="openstack", admin=True, users=True)
-@scenario.configure(
-    name="NumaExt.explain_beside_scheduling", platform="openstack", context=_CLEANUP
-)
+@_of_servers(name="NumaExt.explain_beside_scheduling")
 class ExplainBesideScheduling(NumaScenario):
     """Time of a what-if over the fleet, beside that of nova's scheduling in the same run."""
 
@@ -211,10 +213,7 @@ class ExplainBesideScheduling(NumaScenario):
             self.schedule(image, flavor, 1, within_s)
 
 
-@types.convert(image={"type": "glance_image"})
-@validation.add("required_services", services=[consts.Service.NOVA])
-@validation.add("required_platform", platform="openstack", admin=True, users=True)
-@scenario.configure(name="NumaExt.live_migrate_and_check", platform="openstack", context=_CLEANUP)
+@_of_servers(name="NumaExt.live_migrate_and_check")
 class LiveMigrateAndCheck(NumaScenario):
     """Live-migrate a latency-critical server: its ways are those of the new host, its old group is gone."""
 
@@ -248,10 +247,7 @@ class LiveMigrateAndCheck(NumaScenario):
             self._add_text("What is left on the old host", left)
 
 
-@types.convert(image={"type": "glance_image"})
-@validation.add("required_services", services=[consts.Service.NOVA])
-@validation.add("required_platform", platform="openstack", admin=True, users=True)
-@scenario.configure(name="NumaExt.boot_and_delete", platform="openstack", context=_CLEANUP)
+@_of_servers(name="NumaExt.boot_and_delete")
 class BootAndDelete(NumaScenario):
     """Boot a server and delete it: with a runner of growing concurrency, the sweep of F-000-40."""
 
@@ -266,10 +262,7 @@ class BootAndDelete(NumaScenario):
             self.boot(image, flavor)
 
 
-@types.convert(image={"type": "glance_image"})
-@validation.add("required_services", services=[consts.Service.NOVA])
-@validation.add("required_platform", platform="openstack", admin=True, users=True)
-@scenario.configure(name="NumaExt.poisson_arrivals", platform="openstack", context=_CLEANUP)
+@_of_servers(name="NumaExt.poisson_arrivals")
 class PoissonArrivals(NumaScenario):
     """Servers of a mix arrive by a Poisson process and stay for a while (F-000-44)."""
 
@@ -313,10 +306,7 @@ class PoissonArrivals(NumaScenario):
         )
 
 
-@types.convert(image={"type": "glance_image"})
-@validation.add("required_services", services=[consts.Service.NOVA])
-@validation.add("required_platform", platform="openstack", admin=True, users=True)
-@scenario.configure(name="NumaExt.measure_guests", platform="openstack", context=_CLEANUP)
+@_of_servers(name="NumaExt.measure_guests")
 class MeasureGuests(NumaScenario):
     """A figure that guests print on their consoles, over the same figure of the host (F-000-41, F-000-42)."""
 
@@ -348,19 +338,10 @@ class MeasureGuests(NumaScenario):
                 of_host = float(ask(baseline, COMMAND_S, host=self._host_of(servers[0])))
                 rows.append(["host", of_host])
                 rows.append(["guests' mean over the host", sum(figures) / len(figures) / of_host])
-        self.add_output(
-            complete={
-                "title": "Figures of guests",
-                "chart_plugin": "Table",
-                "data": {"cols": ["what", "figure"], "rows": rows},
-            }
-        )
+        self._add_table("Figures of guests", ["what", "figure"], rows)
 
 
-@types.convert(image={"type": "glance_image"})
-@validation.add("required_services", services=[consts.Service.NOVA])
-@validation.add("required_platform", platform="openstack", admin=True, users=True)
-@scenario.configure(name="NumaExt.characterise_gpus", platform="openstack", context=_CLEANUP)
+@_of_servers(name="NumaExt.characterise_gpus")
 class CharacteriseGpus(NumaScenario):
     """Measure run times of GPU workloads packed, spread and beside each other, and write a profile file (F-000-43)."""
 
@@ -409,13 +390,8 @@ class CharacteriseGpus(NumaScenario):
             "surroundings",
             *(f"run {n + 1}, s" for n in range(len(rows[0]) - 2)),
         ]
-        self.add_output(
-            complete={
-                "title": "Run times (void: emulated hardware)" if void else "Run times",
-                "chart_plugin": "Table",
-                "data": {"cols": columns, "rows": rows},
-            }
-        )
+        title = "Run times (void: emulated hardware)" if void else "Run times"
+        self._add_table(title, columns, rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,6 +227,11 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
         self.add_output(additive=samples.chart(Topic.ORPHANS, gone, len(left)))
         self._add_text("What is left of deleted servers", left)
 
+    def _add_table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Hand on a table, for the report."""
+        table = {"cols": list(columns), "rows": [list(row) for row in rows]}
+        self.add_output(complete={"title": title, "chart_plugin": "Table", "data": table})
+
     def _add_text(self, title: str, sentences: Sequence[str]) -> None:
         """Hand on sentences for people, for the report."""
         if sentences:

@@ -6,19 +6,63 @@ is another thing: whether the task may go on (``rally task start --abort-on-sla-
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from rally import consts
 from rally.task import sla
 
 from nova_numa_ext.rally import samples
-from nova_numa_ext.rally.limits import FaultLimit, RatioLimit, ShareLimit
+from nova_numa_ext.rally.limits import FaultLimit, Limit, RatioLimit, ShareLimit
 from nova_numa_ext.rally.samples import Topic
 
 Iteration = Mapping[str, Any]
 
 
-class _Faults(sla.SLA):  # type: ignore[misc]
+_LimitT = TypeVar("_LimitT", bound=Limit)
+
+
+class _Limited(sla.SLA, Generic[_LimitT]):  # type: ignore[misc]
+    """An SLA that keeps a limit, which all processes of a run fill together."""
+
+    limit: _LimitT
+
+    def __init__(self, criterion_value: Mapping[str, Any]) -> None:
+        super().__init__(criterion_value)
+        self.limit = self._made(criterion_value)
+        self.success = False
+
+    def add_iteration(self, iteration: Iteration) -> bool:
+        """Count what an iteration has seen; False when the limit is broken."""
+        self._add(iteration)
+        return self._judged()
+
+    def merge(self, other: Self) -> bool:
+        """Count what another process has counted."""
+        self.limit.merge(other.limit)
+        return self._judged()
+
+    def details(self) -> str:
+        """Return a sentence for people."""
+        return f"{self._words()} - {self.status()}"
+
+    def _judged(self) -> bool:
+        self.success = self.limit.kept
+        return not self.limit.broken
+
+    def _made(self, criterion_value: Mapping[str, Any]) -> _LimitT:
+        """Return the limit that a task asks for."""
+        raise NotImplementedError
+
+    def _add(self, iteration: Iteration) -> None:
+        """Add an iteration's samples to the limit."""
+        raise NotImplementedError
+
+    def _words(self) -> str:
+        """Return what was seen, and what is allowed."""
+        raise NotImplementedError
+
+
+class _Faults(_Limited[FaultLimit]):
     """Faults of one topic over all iterations."""
 
     TOPIC: ClassVar[Topic]
@@ -33,27 +77,15 @@ class _Faults(sla.SLA):  # type: ignore[misc]
         "additionalProperties": False,
     }
 
-    def __init__(self, criterion_value: Mapping[str, int]) -> None:
-        super().__init__(criterion_value)
-        self.limit = FaultLimit(criterion_value["max"], criterion_value.get("at_least", 1))
-        self.success = False
+    def _made(self, criterion_value: Mapping[str, int]) -> FaultLimit:
+        return FaultLimit(criterion_value["max"], criterion_value.get("at_least", 1))
 
-    def add_iteration(self, iteration: Iteration) -> bool:
-        """Count the samples of an iteration; False when the limit is broken."""
+    def _add(self, iteration: Iteration) -> None:
         for looked_at, faults in samples.of(iteration, self.TOPIC):
             self.limit.add(looked_at, faults)
-        self.success = self.limit.kept
-        return not self.limit.broken
 
-    def merge(self, other: Self) -> bool:
-        """Count what another process has counted."""
-        self.limit.merge(other.limit)
-        self.success = self.limit.kept
-        return not self.limit.broken
-
-    def details(self) -> str:
-        """Return a sentence for people."""
-        return f"{self.limit.details(self.TOPIC)} - {self.status()}"
+    def _words(self) -> str:
+        return self.limit.details(self.TOPIC)
 
 
 @sla.configure(name="numa_ext_placement")
@@ -85,7 +117,7 @@ class NothingIsLeft(_Faults):
 
 
 @sla.configure(name="numa_ext_objective")
-class ObjectiveIsMet(sla.SLA):  # type: ignore[misc]
+class ObjectiveIsMet(_Limited[ShareLimit]):
     """Least share of readings in which the 99th percentile is within its objective."""
 
     CONFIG_SCHEMA: ClassVar = {
@@ -96,31 +128,19 @@ class ObjectiveIsMet(sla.SLA):  # type: ignore[misc]
         "additionalProperties": False,
     }
 
-    def __init__(self, criterion_value: Mapping[str, float]) -> None:
-        super().__init__(criterion_value)
-        self.limit = ShareLimit(criterion_value["least_share"])
-        self.success = False
+    def _made(self, criterion_value: Mapping[str, float]) -> ShareLimit:
+        return ShareLimit(criterion_value["least_share"])
 
-    def add_iteration(self, iteration: Iteration) -> bool:
-        """Count the readings of an iteration; later ones may still mend the share."""
+    def _add(self, iteration: Iteration) -> None:
         for looked_at, faults in samples.of(iteration, Topic.OBJECTIVE):
             self.limit.add(looked_at, faults)
-        self.success = self.limit.kept
-        return True
 
-    def merge(self, other: Self) -> bool:
-        """Count what another process has counted."""
-        self.limit.merge(other.limit)
-        self.success = self.limit.kept
-        return True
-
-    def details(self) -> str:
-        """Return a sentence for people."""
-        return f"{self.limit.details(Topic.OBJECTIVE)} - {self.status()}"
+    def _words(self) -> str:
+        return self.limit.details(Topic.OBJECTIVE)
 
 
 @sla.configure(name="numa_ext_ratio")
-class TakesNotMuchLonger(sla.SLA):  # type: ignore[misc]
+class TakesNotMuchLonger(_Limited[RatioLimit]):
     """Largest ratio of the median durations of two atomic actions of the same run."""
 
     CONFIG_SCHEMA: ClassVar = {
@@ -135,26 +155,14 @@ class TakesNotMuchLonger(sla.SLA):  # type: ignore[misc]
         "additionalProperties": False,
     }
 
-    def __init__(self, criterion_value: Mapping[str, Any]) -> None:
-        super().__init__(criterion_value)
-        self.limit = RatioLimit(criterion_value["max"])
-        self.success = False
+    def _made(self, criterion_value: Mapping[str, Any]) -> RatioLimit:
+        return RatioLimit(criterion_value["max"])
 
-    def add_iteration(self, iteration: Iteration) -> bool:
-        """Take the durations of an iteration; later ones may still mend the medians."""
+    def _add(self, iteration: Iteration) -> None:
         actions = iteration["atomic_actions"]
         self.limit.measured_s += samples.durations(actions, self.criterion_value["action"])
         self.limit.reference_s += samples.durations(actions, self.criterion_value["reference"])
-        self.success = self.limit.kept
-        return True
 
-    def merge(self, other: Self) -> bool:
-        """Take the durations that another process has seen."""
-        self.limit.merge(other.limit)
-        self.success = self.limit.kept
-        return True
-
-    def details(self) -> str:
-        """Return a sentence for people."""
+    def _words(self) -> str:
         action, reference = self.criterion_value["action"], self.criterion_value["reference"]
-        return f"{self.limit.details(action, reference)} - {self.status()}"
+        return self.limit.details(action, reference)

@@ -18,6 +18,7 @@ from nova_numa_ext.rally.checked_flavors import checked
 ROOT = Path(__file__).parents[4]
 JOBS = sorted((ROOT / "rally-jobs").glob("*.yaml"))
 PACKAGE = ROOT / "nova_numa_ext" / "rally"
+CONFIGURE = frozenset({"context.configure", "scenario.configure", "sla.configure", "_of_servers"})
 
 
 def lab() -> dict[str, Any]:
@@ -39,8 +40,10 @@ def configured(file: str) -> dict[str, ast.ClassDef]:
     found = {}
     for node in ast.parse((PACKAGE / file).read_text()).body:
         for call in getattr(node, "decorator_list", ()):
-            for keyword in getattr(call, "keywords", ()):
-                if getattr(call.func, "attr", "") == "configure" and keyword.arg == "name":
+            if ast.unparse(getattr(call, "func", call)) not in CONFIGURE:
+                continue
+            for keyword in call.keywords:
+                if keyword.arg == "name":
                     found[keyword.value.value] = node
     return found
 
