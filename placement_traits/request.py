@@ -17,9 +17,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from placement_traits import devices, names, remote_gpu_request
-from placement_traits.amounts import parse_amount
-from placement_traits.devices import DeviceRequest
-from placement_traits.errors import LONGEST_TEXT, NumaExtError, cut
+from placement_traits.amounts import RESOURCE_KEY, amounts_by_group, parse_amount
+from placement_traits.errors import NumaExtError, cut
 from placement_traits.guest_topology import NUMA_NODES, GuestTopology, guest_topology
 from placement_traits.interference import NEIGHBOURHOOD_UNITS
 from placement_traits.names import (
@@ -37,6 +36,8 @@ from placement_traits.names import (
     UplinkShare,
 )
 from placement_traits.remote_gpu_request import RemoteGpuRequest
+from placement_traits.request_checks import combination_problems
+from placement_traits.workload_request import L3Amount, WorkloadRequest
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
 MOST_PROBLEMS: Final = 10
@@ -284,114 +285,6 @@ EXTRA_SPECS: Final[Mapping[str, ExtraSpec]] = {
     )
 }
 
-SPREADING_POLICIES: Final = frozenset(
-    {
-        MemoryPolicy.UNIFORM_WORKERS,
-        MemoryPolicy.UNIFORM_ALL,
-        MemoryPolicy.BWAP_UNIFORM,
-        MemoryPolicy.BWAP,
-    }
-)
-
-_RESOURCE = re.compile(r"^resources(?P<group>[A-Za-z0-9_-]*):(?P<resource>[A-Z0-9_]+)$")
-
-
-@dataclass(frozen=True, slots=True)
-class L3Amount:
-    """What a server requests of one L3 domain: a granular request group of the flavor.
-
-    :param group: suffix of the request group, such as ``_NODE``
-    :param ways: L3 cache ways (``CUSTOM_LLC_WAY``), 0 when none
-    :param bandwidth_mbps: memory bandwidth (``CUSTOM_MEMORY_BANDWIDTH_MBPS``), MB/s, 0 when none
-    :param neighbourhood: units of the cache neighbourhood (``CUSTOM_LLC_NEIGHBOURHOOD``), 0 when none
-    """
-
-    group: str
-    ways: int
-    bandwidth_mbps: int
-    neighbourhood: int = 0
-
-    @property
-    def resources(self) -> dict[str, int]:
-        """The amounts by resource class."""
-        every = {
-            names.LLC_WAY: self.ways,
-            names.MEMORY_BANDWIDTH_MBPS: self.bandwidth_mbps,
-            names.LLC_NEIGHBOURHOOD: self.neighbourhood,
-        }
-        return {name: number for name, number in every.items() if number}
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadRequest:
-    """What a server requests, parsed and checked.
-
-    :param vcpus: number of virtual CPUs
-    :param memory_mb: guest memory, MiB
-    :param numa_nodes: NUMA nodes that flavor or image ask for, 0 when neither does
-    :param numa_topology: nova builds a guest NUMA topology; a guest without one is *floating*
-    :param dedicated: every vCPU has a dedicated CPU (``mixed`` is not: some of its vCPUs float)
-    :param pinned: number of vCPUs with a dedicated CPU
-    :param isolated_emulator: the emulator's threads beside dedicated vCPUs have a dedicated CPU more
-    :param clos: classes of service asked for (``CUSTOM_RDT_CLOS``), over all groups as Placement counts them
-    :param l3: amounts per L3 domain, in order of group name
-    :param devices: devices asked for; which of them are GPUs the hosts that have them show
-    :param remote_gpus: GPUs of other hosts asked for, None where there are none
-    """
-
-    vcpus: int
-    memory_mb: int
-    tier: Tier | None
-    slo_p99_us: int | None
-    slo_source: SloSource
-    interference_class: InterferenceClass
-    remote_memory: RemoteMemory
-    memory_policy: MemoryPolicy
-    gpu_policy: GpuPolicy
-    gpu_comm: int
-    min_utility: float
-    remote_gpu: RemoteGpu
-    managed: bool
-    numa_nodes: int
-    numa_topology: bool
-    dedicated: bool
-    pinned: int
-    isolated_emulator: bool
-    clos: int
-    l3: tuple[L3Amount, ...]
-    devices: tuple[DeviceRequest, ...]
-    remote_gpus: RemoteGpuRequest | None = None
-
-    @property
-    def floating(self) -> bool:
-        """True for a guest without a NUMA topology: only its memory may be spread or reshuffled over nodes."""
-        return not self.numa_topology
-
-    @property
-    def memory_policy_applies(self) -> bool:
-        """False when the policy spreads pages but nova bound the guest to its NUMA cells."""
-        return self.floating or self.memory_policy not in SPREADING_POLICIES
-
-    @property
-    def spreads(self) -> bool:
-        """True for a guest whose policy spreads its pages: nodes of other sockets can be among theirs."""
-        return self.floating and self.memory_policy in SPREADING_POLICIES
-
-    @property
-    def strict(self) -> bool:
-        """True where Placement counts the cache neighbourhood; an interference class without it only ranks."""
-        return any(amount.neighbourhood for amount in self.l3)
-
-    @property
-    def ways(self) -> int:
-        """L3 ways asked for over all domains."""
-        return sum(amount.ways for amount in self.l3)
-
-    @property
-    def bandwidth_mbps(self) -> int:
-        """Memory bandwidth asked for over all domains, MB/s."""
-        return sum(amount.bandwidth_mbps for amount in self.l3)
-
 
 def parse(
     extra_specs: Mapping[str, str],
@@ -423,7 +316,7 @@ def parse(
         extra_specs, guest, remote_gpus, tier=tier, vcpus=vcpus, memory_mb=memory_mb
     )
     problems = (
-        *_combination_problems(request, extra_specs, image_tier),
+        *combination_problems(request, extra_specs, image_tier),
         *remote_gpu_request.problems(request.remote_gpu, remote_gpus.level, extra_specs, tier),
     )
     if problems:
@@ -480,7 +373,7 @@ def _requested(
         dedicated=guest.dedicated,
         pinned=guest.pinned(vcpus),
         isolated_emulator=guest.isolated_emulator,
-        clos=sum(_amounts(extra_specs, names.RDT_CLOS).values()),
+        clos=sum(amounts_by_group(extra_specs, names.RDT_CLOS).values()),
         l3=_l3_amounts(extra_specs),
         devices=devices.requested(extra_specs),
         remote_gpus=remote_gpus if remote_gpus.memory_mb else None,
@@ -507,7 +400,7 @@ def problem(key: str, value: str) -> str | None:
 
 def _resource(key: str) -> str | None:
     """Return the resource class of ours that a key asks for."""
-    match = _RESOURCE.match(key)
+    match = RESOURCE_KEY.match(key)
     return match["resource"] if match and match["resource"] in names.PUBLISHED_CLASSES else None
 
 
@@ -570,142 +463,11 @@ def unknown_key(key: str) -> str:
     return f"{key} is not an extra spec of numa_ext; allowed: {', '.join(EXTRA_SPECS)}."
 
 
-def _amounts(extra_specs: Mapping[str, str], resource: str) -> dict[str, int]:
-    """Amounts of one resource class by request group; the unnumbered group is ''."""
-    amounts = {}
-    for key, value in extra_specs.items():
-        match = _RESOURCE.match(key)
-        number = parse_amount(value)
-        if match and match["resource"] == resource and number is not None:
-            amounts[match["group"]] = number
-    return amounts
-
-
 def _l3_amounts(extra_specs: Mapping[str, str]) -> tuple[L3Amount, ...]:
-    ways = _amounts(extra_specs, names.LLC_WAY)
-    bandwidth = _amounts(extra_specs, names.MEMORY_BANDWIDTH_MBPS)
-    units = _amounts(extra_specs, names.LLC_NEIGHBOURHOOD)
+    ways = amounts_by_group(extra_specs, names.LLC_WAY)
+    bandwidth = amounts_by_group(extra_specs, names.MEMORY_BANDWIDTH_MBPS)
+    units = amounts_by_group(extra_specs, names.LLC_NEIGHBOURHOOD)
     return tuple(
         L3Amount(group, ways.get(group, 0), bandwidth.get(group, 0), units.get(group, 0))
         for group in sorted(ways.keys() | bandwidth.keys() | units.keys())
     )
-
-
-_Check = tuple[bool, str]
-"""Whether something is wrong, and the sentence about it."""
-
-
-def _combination_problems(
-    request: WorkloadRequest, extra_specs: Mapping[str, str], image_tier: Tier | None
-) -> tuple[str, ...]:
-    checks = (*_tier_checks(request, extra_specs, image_tier), *_group_checks(request, extra_specs))
-    sentences = (sentence for wrong, sentence in checks if wrong)
-    every = (*sentences, *_neighbourhood_problems(request))
-    return tuple(
-        cut(sentence, LONGEST_TEXT) for sentence in every
-    )  # names of groups are the flavor's
-
-
-def _tier_checks(
-    request: WorkloadRequest, extra_specs: Mapping[str, str], image_tier: Tier | None
-) -> tuple[_Check, ...]:
-    lc = request.tier is Tier.LC
-    clos_groups = sorted(_amounts(extra_specs, names.RDT_CLOS).keys() - {""})
-    return (
-        (
-            image_tier not in (None, request.tier),
-            f"{Key.TIER}={request.tier} contradicts the image, which requires the tier {image_tier}.",
-        ),
-        (
-            lc and not (request.dedicated and request.numa_nodes),
-            f"{Key.TIER}=LC needs hw:cpu_policy=dedicated and hw:numa_nodes: without them nothing isolates the server.",
-        ),
-        (
-            lc and request.clos != 1,
-            f"{Key.TIER}=LC needs resources:{names.RDT_CLOS}=1, its own class of service.",
-        ),
-        (
-            bool(clos_groups),
-            f"{', '.join(f'resources{g}' for g in clos_groups)}: {names.RDT_CLOS} belongs to the whole server; "
-            f"ask for it without a group, as resources:{names.RDT_CLOS}.",
-        ),
-        (
-            lc and not request.managed,
-            f"{Key.TIER}=LC and {Key.MANAGED}=false exclude each other: a server that is left alone has no guarantee.",
-        ),
-        (
-            not lc and (request.clos > 0 or request.ways > 0),
-            f"{names.RDT_CLOS} and {names.LLC_WAY} are for {Key.TIER}=LC only; best-effort servers share what is left.",
-        ),
-        (
-            not lc and (Key.SLO_P99_US in extra_specs or Key.SLO_SOURCE in extra_specs),
-            f"{Key.SLO_P99_US} and {Key.SLO_SOURCE} are for {Key.TIER}=LC only.",
-        ),
-    )
-
-
-def _group_checks(request: WorkloadRequest, extra_specs: Mapping[str, str]) -> tuple[_Check, ...]:
-    lc = request.tier is Tier.LC
-    groups = {amount.group for amount in request.l3}
-    way_groups = sum(amount.ways > 0 for amount in request.l3)
-    one_node = request.numa_topology and request.numa_nodes <= 1
-    return (
-        (
-            "" in groups,
-            f"{names.LLC_WAY}, {names.MEMORY_BANDWIDTH_MBPS} and {names.LLC_NEIGHBOURHOOD} must be asked for in a "
-            f"named group, such as resources_NODE:{names.LLC_WAY}, so that all come from the same L3 domain.",
-        ),
-        (
-            len(groups) > 1 and extra_specs.get("group_policy") != "isolate",
-            f"groups {', '.join(f'resources{g}' for g in sorted(groups))} need group_policy=isolate, so that each "
-            "comes from an L3 domain of its own.",
-        ),
-        (
-            lc and request.ways > 0 and way_groups != request.numa_nodes,
-            f"{NUMA_NODES}={request.numa_nodes} with {names.LLC_WAY} in {way_groups} groups: each NUMA node of an LC "
-            "server needs its ways in a group of its own, such as "
-            f"resources_N0:{names.LLC_WAY} and resources_N1:{names.LLC_WAY}.",
-        ),
-        (
-            one_node and request.memory_policy in SPREADING_POLICIES,
-            f"{Key.MEMORY_POLICY}={request.memory_policy} spreads memory, but the flavor's NUMA topology has one node; "
-            f"allowed there: {MemoryPolicy.LOCAL}, {MemoryPolicy.FIRST_TOUCH}, {MemoryPolicy.AUTONUMA}.",
-        ),
-    )
-
-
-def _neighbourhood_problems(request: WorkloadRequest) -> Iterator[str]:
-    """Yield the first thing that is wrong with a strict request: what comes after it would be wrong because of it."""
-    if not request.strict:
-        return
-    kind, units = request.interference_class, NEIGHBOURHOOD_UNITS[request.interference_class]
-    resource = names.LLC_NEIGHBOURHOOD
-    asked = [amount for amount in request.l3 if amount.neighbourhood]
-    if not units:
-        yield (
-            f"{resource} is for {Key.INTERFERENCE_CLASS}=rabbit and devil: a {kind} neither needs a quiet "
-            "neighbourhood nor disturbs one."
-        )
-    elif any(amount.neighbourhood != units for amount in asked):
-        yield f"{Key.INTERFERENCE_CLASS}={kind} needs {resource}={units} in each of its groups."
-    elif units == names.WHOLE_NEIGHBOURHOOD and not request.managed:
-        yield (
-            f"{resource}={units} and {Key.MANAGED}=false exclude each other: floating servers are kept out of the "
-            "neighbourhood of managed servers only."
-        )
-    elif not request.numa_nodes:
-        yield (
-            f"{resource} needs {NUMA_NODES}: it is counted in the L3 domain of each NUMA node of the server, and one "
-            "that floats over the host has none."
-        )
-    elif len(asked) < len(request.l3):
-        others = ", ".join(f"resources{a.group}" for a in request.l3 if not a.neighbourhood)
-        yield (
-            f"{others}: {resource} must stand in each group with {names.LLC_WAY} or {names.MEMORY_BANDWIDTH_MBPS}, so "
-            "that they come from the same L3 domain."
-        )
-    elif len(asked) != request.numa_nodes:
-        yield (
-            f"{NUMA_NODES}={request.numa_nodes} with {resource} in {len(asked)} groups: each NUMA node needs it in a "
-            f"group of its own, such as resources_N0:{resource} and resources_N1:{resource}."
-        )

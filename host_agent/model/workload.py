@@ -18,7 +18,7 @@ from placement_traits import names
 from placement_traits import request as requests
 from placement_traits.errors import InvalidValueError, NumaExtError
 from placement_traits.names import Tier
-from placement_traits.request import WorkloadRequest
+from placement_traits.workload_request import WorkloadRequest
 
 NOVA_NAMESPACES: Final = (
     "http://openstack.org/xmlns/libvirt/nova/1.1",

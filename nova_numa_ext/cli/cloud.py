@@ -35,10 +35,10 @@ from placement_traits.pools import Pool
 from placement_traits.reader import hosts, read_tree
 from placement_traits.removal import Removal
 from placement_traits.reporter import Reporter
-from placement_traits.request import WorkloadRequest
 from placement_traits.snapshot import FleetSnapshot
 from placement_traits.topology import HostTopology
 from placement_traits.tree import from_tree
+from placement_traits.workload_request import WorkloadRequest
 
 _MOST_NAMES: Final = 20  # hosts in a message
 _MOST_BEATS: Final = 100  # hosts whose last beat is looked up

@@ -14,7 +14,8 @@ from nova_numa_ext.cli import formatting
 from nova_numa_ext.cli.image import has_latency_port, required_traits, topology_properties
 from placement_traits import names
 from placement_traits.names import Key, SloSource, Tier, TierTrait
-from placement_traits.request import InvalidRequestError, WorkloadRequest, concerns_us, parse
+from placement_traits.request import InvalidRequestError, concerns_us, parse
+from placement_traits.workload_request import WorkloadRequest
 
 _WIDTH: Final = 80
 _NEAR: Final = 0.8  # of difflib's ratio: one or two wrong letters

@@ -10,7 +10,8 @@ from nova_numa_ext.cli.cloud import Cloud
 from nova_numa_ext.cli.image import required_traits, topology_properties
 from placement_traits import devices
 from placement_traits.devices import By
-from placement_traits.request import WorkloadRequest, parse
+from placement_traits.request import parse
+from placement_traits.workload_request import WorkloadRequest
 
 _NO_ALIAS: Final = (
     "Devices of the PCI alias {} are not judged: only nova.conf says what it stands for. Give --pci-alias, or run "

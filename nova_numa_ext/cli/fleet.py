@@ -13,9 +13,9 @@ from nova_numa_ext.policy.numa.score import SCORED
 from placement_traits import reader
 from placement_traits.client import HttpAdapter, PlacementClient
 from placement_traits.fleet import Amount
-from placement_traits.request import WorkloadRequest
 from placement_traits.snapshot import FleetSnapshot
 from placement_traits.view import FleetView
+from placement_traits.workload_request import WorkloadRequest
 
 
 def one_reading(endpoint: HttpAdapter) -> FleetSnapshot:

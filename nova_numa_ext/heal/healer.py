@@ -42,8 +42,8 @@ from nova_numa_ext.policy.numa.claims import Resources
 from placement_traits import names
 from placement_traits.client import GenerationConflictError, PlacementClient, PlacementError
 from placement_traits.errors import CapabilityMissingError, InvalidValueError
-from placement_traits.request import WorkloadRequest
 from placement_traits.snapshot import FleetSnapshot
+from placement_traits.workload_request import WorkloadRequest
 
 _TRIES: Final = 3
 _NO_HOSTS: Final = "none: no agent reports"

@@ -14,7 +14,8 @@ from placement_traits import names
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.fleet import HostView
 from placement_traits.names import TierTrait
-from placement_traits.request import InvalidRequestError, WorkloadRequest, parse
+from placement_traits.request import InvalidRequestError, parse
+from placement_traits.workload_request import WorkloadRequest
 
 SERVERS: Final = frozenset({"INSTANCE", "unknown"})  # nova does not say what its consumers are
 

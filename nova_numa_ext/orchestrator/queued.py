@@ -13,7 +13,8 @@ from nova_numa_ext.policy.jobs.part_specs import group_of
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
-from placement_traits.request import InvalidRequestError, WorkloadRequest, parse
+from placement_traits.request import InvalidRequestError, parse
+from placement_traits.workload_request import WorkloadRequest
 
 _REQUESTS: Final = (
     4096  # thousands of jobs have few flavors between them, and each round reads all jobs

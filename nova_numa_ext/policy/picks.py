@@ -19,7 +19,7 @@ from placement_traits.names import (
     NeighbourTrait,
     Tier,
 )
-from placement_traits.request import L3Amount
+from placement_traits.workload_request import L3Amount
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,9 @@ from nova_numa_ext.scheduler.groups import ServerGroup
 from nova_numa_ext.scheduler.judge import DecisionContext, HostVerdict, Judge, verdict
 from nova_numa_ext.scheduler.planned import Planned
 from placement_traits.reason import Reason
-from placement_traits.request import (
-    InvalidRequestError,
-    WorkloadRequest,
-    parse,
-)
+from placement_traits.request import InvalidRequestError, parse
 from placement_traits.snapshot import ViewState
+from placement_traits.workload_request import WorkloadRequest
 
 LOG = logging.getLogger(__name__)
 

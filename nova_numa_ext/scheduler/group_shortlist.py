@@ -15,7 +15,7 @@ from nova_numa_ext.scheduler.judge import HostVerdict
 from nova_numa_ext.scheduler.judge import verdict as verdict_on
 from nova_numa_ext.scheduler.shortlist import ByScore, LaterFilters, Question
 from placement_traits.reason import Reason
-from placement_traits.request import WorkloadRequest
+from placement_traits.workload_request import WorkloadRequest
 
 
 class GroupShortlist:

@@ -20,8 +20,8 @@ from nova_numa_ext.scheduler import compat, gpus, nova_objects
 from placement_traits.fleet import HostView
 from placement_traits.names import PackingTrait
 from placement_traits.reason import Reason
-from placement_traits.request import WorkloadRequest
 from placement_traits.snapshot import FleetSnapshot, ViewState
+from placement_traits.workload_request import WorkloadRequest
 
 Predictions: TypeAlias = Callable[[Candidate], Prediction | None]
 

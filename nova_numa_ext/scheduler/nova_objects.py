@@ -25,7 +25,7 @@ from nova_numa_ext.policy.numa.cells import (
 )
 from placement_traits import names
 from placement_traits.guest_topology import IMAGE_PROPERTIES
-from placement_traits.request import L3Amount
+from placement_traits.workload_request import L3Amount
 
 _OF_ONE_DEVICE: Final = frozenset({"rp_uuid", "devices", "address"})
 _OF_ONE_POOL: Final = _OF_ONE_DEVICE | {"count", "numa_node", "card_serial_number"}

@@ -33,7 +33,7 @@ from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.names import LEASE_CONSUMER, RemoteGpu
 from placement_traits.pools import Pool
 from placement_traits.remote_gpu_request import LEASE_HINT as HINT
-from placement_traits.request import WorkloadRequest
+from placement_traits.workload_request import WorkloadRequest
 
 LOG = logging.getLogger(__name__)
 

@@ -28,8 +28,8 @@ from nova_numa_ext.scheduler.aggregates import for_each
 from nova_numa_ext.scheduler.decision import Judged, ParsedSpec, reorder
 from nova_numa_ext.scheduler.judge import DecisionContext, HostVerdict
 from placement_traits.fleet_arrays import UNKNOWN
-from placement_traits.request import WorkloadRequest
 from placement_traits.snapshot import ViewState
+from placement_traits.workload_request import WorkloadRequest
 
 _MOST_HOSTS_REMEMBERED: Final = 50_000
 _MOST_KINDS_REMEMBERED: Final = 1_000

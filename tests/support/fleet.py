@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from nova_numa_ext.policy.numa.home import Home
 from placement_traits.fleet import Amount, HostView, L3View, RdtView
 from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
-from placement_traits.request import L3Amount, parse
+from placement_traits.request import parse
+from placement_traits.workload_request import L3Amount
 
 ALL_TRAITS = frozenset({TierTrait.LC, TierTrait.BE, RdtTrait.L3_CAT})
 

@@ -10,7 +10,7 @@ from placement_traits import names
 from placement_traits.fleet import Amount, DeviceView, GpuView, HostView, RdtView
 from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.names import GpuLink
-from placement_traits.request import WorkloadRequest
+from placement_traits.workload_request import WorkloadRequest
 from tests.support.fleet import ALL_TRAITS, be, domain
 
 GPU_CLASS = "CUSTOM_GPU"

@@ -15,7 +15,7 @@ from nova_numa_ext.policy.jobs.queue_round import NO_ROUND_BEFORE, QueueRound, Q
 from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.policy.jobs.terms import JobTerm
 from placement_traits.reason import Reason
-from placement_traits.request import WorkloadRequest
+from placement_traits.workload_request import WorkloadRequest
 from tests.support.fleet import be
 
 

@@ -15,8 +15,8 @@ from host_agent.decide.partitions.requests import l3_amounts, own_cpus, shared_c
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.workload import Activity, Cell
 from placement_traits.matching import matched
-from placement_traits.request import L3Amount
 from placement_traits.topology import HostTopology
+from placement_traits.workload_request import L3Amount
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,8 @@ from placement_traits.errors import CapabilityMissingError, InvalidValueError
 from placement_traits.interference import may_share
 from placement_traits.names import InterferenceClass, MemoryPolicy, RemoteMemory, Tier
 from placement_traits.reason import Reason
-from placement_traits.request import WorkloadRequest
 from placement_traits.topology import HostTopology
+from placement_traits.workload_request import WorkloadRequest
 
 HomeNodes = Mapping[str, tuple[int, ...]]
 

@@ -23,7 +23,7 @@ from host_agent.model.terms import Term
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.names import MemoryPolicy
 from placement_traits.reason import Reason
-from placement_traits.request import SPREADING_POLICIES
+from placement_traits.workload_request import SPREADING_POLICIES
 
 _INDIVISIBLE: Final = 2
 """Huge pages that a spread may be wrong by: one that is too many on a node is missing on another."""

@@ -16,8 +16,8 @@ from host_agent.model.workload import Activity, Cell
 from placement_traits.matching import matched
 from placement_traits.names import Tier
 from placement_traits.reason import Reason
-from placement_traits.request import L3Amount, WorkloadRequest
 from placement_traits.topology import HostTopology
+from placement_traits.workload_request import L3Amount, WorkloadRequest
 
 
 def partition_of(

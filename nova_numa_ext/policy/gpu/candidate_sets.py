@@ -30,8 +30,8 @@ from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import HostView
 from placement_traits.names import GPU_COMM_TRAITS, GpuPolicy
 from placement_traits.reason import Reason
-from placement_traits.request import WorkloadRequest
 from placement_traits.topology import Gpu, GpuEdge, HostTopology, NumaNode, Socket
+from placement_traits.workload_request import WorkloadRequest
 
 _SHOWN_DECIMALS: Final = 3
 _MEMORY: Final = 1 << 12

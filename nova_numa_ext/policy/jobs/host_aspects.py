@@ -35,7 +35,7 @@ from nova_numa_ext.policy.numa.score import Floats
 from placement_traits import names
 from placement_traits.fleet_arrays import UNKNOWN, Records
 from placement_traits.options import Section, option
-from placement_traits.request import WorkloadRequest
+from placement_traits.workload_request import WorkloadRequest
 
 _Devices: TypeAlias = tuple[tuple[frozenset[str], tuple[int, ...]], ...]
 

@@ -27,7 +27,7 @@ from placement_traits import names
 from placement_traits.devices import By
 from placement_traits.fleet import Amount
 from placement_traits.fleet_arrays import UNKNOWN, FleetArrays
-from placement_traits.request import WorkloadRequest
+from placement_traits.workload_request import WorkloadRequest
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]

@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeVar
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import Tier
 from placement_traits.network_request import NetworkRequest
-from placement_traits.request import WorkloadRequest
+from placement_traits.workload_request import WorkloadRequest
 
 LOWEST_PRIORITY: Final = -1000
 HIGHEST_PRIORITY: Final = 1000

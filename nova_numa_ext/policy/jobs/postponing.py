@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from nova_numa_ext.policy.jobs.job import Job
 from placement_traits.names import GpuPolicy
-from placement_traits.request import WorkloadRequest
+from placement_traits.workload_request import WorkloadRequest
 
 MOST_POSTPONEMENTS: Final = 10
 BINDING_REFUSALS: Final = 4

@@ -20,7 +20,7 @@ from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from placement_traits import names
 from placement_traits.fleet import HostView, L3View
 from placement_traits.fleet_arrays import UNKNOWN
-from placement_traits.request import L3Amount
+from placement_traits.workload_request import L3Amount
 
 
 def amounts(

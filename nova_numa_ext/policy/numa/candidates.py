@@ -26,7 +26,7 @@ from placement_traits.interference import penalty
 from placement_traits.matching import matched
 from placement_traits.names import WHOLE_NEIGHBOURHOOD, InterferenceClass, NeighbourTrait, Tier
 from placement_traits.reason import Reason
-from placement_traits.request import L3Amount, WorkloadRequest
+from placement_traits.workload_request import L3Amount, WorkloadRequest
 
 OTHER_TIER: Final[Mapping[Tier | None, frozenset[NeighbourTrait]]] = {
     Tier.LC: frozenset({NeighbourTrait.BE}),

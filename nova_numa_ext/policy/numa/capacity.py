@@ -22,8 +22,8 @@ from nova_numa_ext.policy.numa import requirements
 from nova_numa_ext.policy.numa.whatif import GpusAsked, gpus_asked, holding, own_amounts
 from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import Amount, HostView, L3View
-from placement_traits.request import L3Amount, WorkloadRequest
 from placement_traits.snapshot import FleetSnapshot
+from placement_traits.workload_request import L3Amount, WorkloadRequest
 
 _L3_TERMS: Final = MappingProxyType(
     {

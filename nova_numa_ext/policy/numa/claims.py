@@ -21,7 +21,7 @@ from placement_traits import names
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.fleet import HostView, L3View
 from placement_traits.matching import matched
-from placement_traits.request import L3Amount, WorkloadRequest
+from placement_traits.workload_request import L3Amount, WorkloadRequest
 
 Resources = Mapping[str, Mapping[str, int]]
 """Amounts by resource class by provider (uuid)."""

@@ -25,7 +25,7 @@ from nova_numa_ext.policy.numa.score import SCORED, Floats, combine
 from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet_arrays import LINKS, NEIGHBOURS, NODE_BITS, UNKNOWN, FleetArrays
 from placement_traits.names import GPU_COMM_TRAITS, GpuLink, PackingTrait
-from placement_traits.request import WorkloadRequest
+from placement_traits.workload_request import WorkloadRequest
 
 CELL: Final = np.dtype(
     [

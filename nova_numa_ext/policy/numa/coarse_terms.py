@@ -24,7 +24,7 @@ from placement_traits.names import (
     InterferenceClass,
     NeighbourTrait,
 )
-from placement_traits.request import WorkloadRequest
+from placement_traits.workload_request import WorkloadRequest
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]

@@ -32,7 +32,7 @@ from placement_traits.names import (
     TierTrait,
 )
 from placement_traits.reason import Reason
-from placement_traits.request import L3Amount, WorkloadRequest
+from placement_traits.workload_request import L3Amount, WorkloadRequest
 
 CLASS_OF_TRAIT: Final = {trait: each for each, trait in CLASS_TRAITS.items()}
 

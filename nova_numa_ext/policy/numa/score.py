@@ -50,7 +50,7 @@ from nova_numa_ext.policy.numa.home import Home
 from nova_numa_ext.policy.numa.requirements import is_missed
 from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import Amount, HostView, L3View
-from placement_traits.request import WorkloadRequest
+from placement_traits.workload_request import WorkloadRequest
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]

@@ -42,8 +42,8 @@ from placement_traits import names
 from placement_traits.devices import By
 from placement_traits.fleet import HostView, L3View
 from placement_traits.reason import Reason
-from placement_traits.request import L3Amount, WorkloadRequest
 from placement_traits.snapshot import FleetSnapshot
+from placement_traits.workload_request import L3Amount, WorkloadRequest
 
 DISABLED: Final = Reason(Term.COMPUTE_DISABLED, "set", names.COMPUTE_DISABLED)
 _MOST_CANDIDATES: Final = 1_000

@@ -29,8 +29,8 @@ from placement_traits.names import (
     Tier,
     TierTrait,
 )
-from placement_traits.request import L3Amount
 from placement_traits.snapshot import FleetSnapshot, ViewState
+from placement_traits.workload_request import L3Amount
 from tests.functional.scheduler.conftest import BE, LC, request_spec
 from tests.support.nova_cells import guest_topology, host_cell, pools
 

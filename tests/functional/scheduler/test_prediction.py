@@ -23,9 +23,9 @@ from placement_traits.fleet import L3View
 from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.names import PackingTrait
 from placement_traits.offers import TreeSettings
-from placement_traits.request import L3Amount
 from placement_traits.snapshot import FleetSnapshot, ViewState
 from placement_traits.tree import desired_tree, l3_place
+from placement_traits.workload_request import L3Amount
 from tests.support import novas_choice
 
 

@@ -21,7 +21,8 @@ from placement_traits.fabric import Fabric
 from placement_traits.fleet_arrays import UNKNOWN
 from placement_traits.names import NetClass, UplinkShare
 from placement_traits.network_request import NetworkRequest
-from placement_traits.request import InvalidRequestError, WorkloadRequest, parse
+from placement_traits.request import InvalidRequestError, parse
+from placement_traits.workload_request import WorkloadRequest
 from tests.support.fabrics import fabric, leafs_of
 from tests.support.job_hosts import gpu_request, machine, root, view
 

@@ -25,7 +25,8 @@ from nova_numa_ext.policy.terms import Term
 from placement_traits import names
 from placement_traits.fleet import Amount
 from placement_traits.names import DRAINED
-from placement_traits.request import WorkloadRequest, parse
+from placement_traits.request import parse
+from placement_traits.workload_request import WorkloadRequest
 from tests.support.fleet import lc
 from tests.support.job_hosts import amounts, gpu_request, machine, root, view
 

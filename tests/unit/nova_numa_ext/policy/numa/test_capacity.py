@@ -14,7 +14,8 @@ from nova_numa_ext.policy.numa.whatif import GpusAsked
 from nova_numa_ext.policy.terms import Term
 from placement_traits.fleet import Amount
 from placement_traits.names import TierTrait
-from placement_traits.request import L3Amount, parse
+from placement_traits.request import parse
+from placement_traits.workload_request import L3Amount
 from tests.support.fleet import ALL_TRAITS, domain, host, lc
 
 PLENTY = {"PCPU": 100, "VCPU": 100, "MEMORY_MB": 100_000}

@@ -12,8 +12,9 @@ from placement_traits import names
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.fleet import Amount, HostView, L3View, RdtView
 from placement_traits.offers import publish
-from placement_traits.request import WorkloadRequest, parse
+from placement_traits.request import parse
 from placement_traits.topology import HostTopology
+from placement_traits.workload_request import WorkloadRequest
 from tests.support.hosts import SETTINGS, topologies
 
 LC = {"numa_ext:tier": "LC", "hw:cpu_policy": "dedicated", "resources:CUSTOM_RDT_CLOS": "1"}

@@ -17,8 +17,9 @@ from placement_traits import names
 from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.names import RdtTrait, TierTrait
 from placement_traits.reason import Reason
-from placement_traits.request import L3Amount, parse
+from placement_traits.request import parse
 from placement_traits.snapshot import FleetSnapshot, ViewState
+from placement_traits.workload_request import L3Amount
 from tests.support.fleet import ALL_TRAITS, be, domain, host, hosts, lc
 
 EQUAL = Multipliers(dict.fromkeys(SCORED, 1.0))
