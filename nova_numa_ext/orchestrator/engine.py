@@ -24,9 +24,10 @@ from nova_numa_ext.orchestrator.job_turn import JobTurn
 from nova_numa_ext.orchestrator.lease_rounds import LeaseRounds, PoolsNow
 from nova_numa_ext.orchestrator.metrics import EngineMetrics
 from nova_numa_ext.orchestrator.reconcile import LostClaims, LostServers, LostTrusts
-from nova_numa_ext.orchestrator.saga import SERVERS, Engaged, time_over
+from nova_numa_ext.orchestrator.saga import Engaged, time_over
 from nova_numa_ext.orchestrator.scaling_rounds import ScalingRounds
 from nova_numa_ext.orchestrator.server_requests import LeaseRules
+from nova_numa_ext.orchestrator.steps import SERVERS
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
 from nova_numa_ext.orchestrator.store.job_rows import KnownRows

@@ -13,7 +13,7 @@ from typing import Final
 from nova_numa_ext.orchestrator import reconcile
 from nova_numa_ext.orchestrator.cloud.census import Census, OwnedGroup
 from nova_numa_ext.orchestrator.cloud.servers import OwnedServer
-from nova_numa_ext.orchestrator.saga import CLAIM, claim_consumer
+from nova_numa_ext.orchestrator.steps import CLAIM, claim_consumer
 from nova_numa_ext.orchestrator.store.stored_job import StoredJob
 from nova_numa_ext.policy.jobs.states import JobState
 from placement_traits.claims import Claim

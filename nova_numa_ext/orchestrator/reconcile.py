@@ -19,7 +19,7 @@ from typing import Final
 from nova_numa_ext.orchestrator import reservations
 from nova_numa_ext.orchestrator.cloud.servers import UserServers
 from nova_numa_ext.orchestrator.cloud.trusts import GivenTrust, TrustError, Trusts
-from nova_numa_ext.orchestrator.saga import CLAIM, group_name
+from nova_numa_ext.orchestrator.steps import CLAIM, group_name
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.stored_job import StoredJob
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts

@@ -35,7 +35,7 @@ from nova_numa_ext.orchestrator.cloud.servers import JobServer, OwnedServer
 from nova_numa_ext.orchestrator.cloud.trusts import TrustError, Trusts
 from nova_numa_ext.orchestrator.job_survey import Adoption, Survey, surveyed
 from nova_numa_ext.orchestrator.reservations import RESERVATION, consumer, unanswered
-from nova_numa_ext.orchestrator.saga import CLAIM, GROUP, SERVERS
+from nova_numa_ext.orchestrator.steps import CLAIM, GROUP, SERVERS
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.stored_job import NewJob, Sizes, Step, StoredJob, StoredPart

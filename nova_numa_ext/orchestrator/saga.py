@@ -23,33 +23,37 @@ job's claims are held as long as its servers have a host.
 """
 
 import time
-import uuid as uuids
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from nova_numa_ext.orchestrator import members, queued
+from nova_numa_ext.orchestrator import members, part_servers, queued
 from nova_numa_ext.orchestrator.cloud.asking import SilentError
 from nova_numa_ext.orchestrator.cloud.hosts import ServerHosts
 from nova_numa_ext.orchestrator.cloud.servers import (
-    TAG,
     AnswerError,
     QuotaError,
     RefusedError,
-    ServerRequest,
     UserServers,
-    server_name,
     shared_name,
 )
 from nova_numa_ext.orchestrator.cloud.trusts import TrustError, Trusts
 from nova_numa_ext.orchestrator.members import Found
+from nova_numa_ext.orchestrator.steps import (
+    CLAIM,
+    GROUP,
+    SERVERS,
+    claim_consumer,
+    group_name,
+    step_of,
+    with_step,
+)
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.stored_job import Step, StoredJob, StoredPart
 from nova_numa_ext.policy.jobs import postponing
-from nova_numa_ext.policy.jobs.job import LONGEST_ENDING_S, BuildFailure, Scope
-from nova_numa_ext.policy.jobs.part_specs import group_hints
+from nova_numa_ext.policy.jobs.job import LONGEST_ENDING_S, BuildFailure
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
 from placement_traits.claim_store import ClaimStore, NoRoomError
@@ -58,10 +62,6 @@ from placement_traits.client import PlacementError
 from placement_traits.errors import ConflictError, NumaExtError, ServiceUnavailableError
 from placement_traits.names import JOB_CONSUMER
 from placement_traits.reason import Reason
-
-CLAIM: Final = "claim"
-GROUP: Final = "group"
-SERVERS: Final = "servers"
 
 LATE_S: Final = 60.0
 TRUST_PATIENCE_S: Final = 600.0
@@ -190,13 +190,13 @@ class Saga:
             term = JobTerm.CLAIM_CONFLICT if lost else JobTerm.CLAIM_REFUSED
             raise BuildError(Reason(term, str(error)), JobState.QUEUED) from error
         reason = Reason(JobTerm.CLAIMED, sum(map(len, amounts.values())))
-        return self._move(job, JobState.CLAIMED, reason, steps=_with(job.steps, step))
+        return self._move(job, JobState.CLAIMED, reason, steps=with_step(job.steps, step))
 
     def _group(self, job: StoredJob) -> StoredJob:
         for part in job.parts:
-            policy = _group_policy(job, part)
+            policy = part_servers.group_policy(job, part)
             if policy:
-                step = _step(job, GROUP, part.name)
+                step = step_of(job, GROUP, part.name)
                 servers, name = self._trusts.servers(job.trust), group_name(job.uuid, part.name)
                 groups = servers.groups(name)
                 step = step.found(len(groups))
@@ -205,7 +205,7 @@ class Saga:
                 job = self._noted(job, step)
         steps = job.steps
         for part in job.parts:
-            steps = _with(steps, Step(SERVERS, part.name, asked=0))
+            steps = with_step(steps, Step(SERVERS, part.name, asked=0))
         return self._move(
             job, JobState.BUILDING, Reason(JobTerm.BUILDING, _count(job)), steps=steps
         )
@@ -292,13 +292,13 @@ class Saga:
     def _came(self, job: StoredJob, found: Found) -> StoredJob:
         """Note of which parts all servers are there that nova was asked for, answered or not: none comes late."""
         for part in job.parts:
-            step = _step(job, SERVERS, part.name)
+            step = step_of(job, SERVERS, part.name)
             if step.asked_at is not None:
                 job = self._noted(job, step.found(len(found.of_part(part))))
         return job
 
     def _noted(self, job: StoredJob, step: Step) -> StoredJob:
-        steps = _with(job.steps, step)
+        steps = with_step(job.steps, step)
         return job if steps == job.steps else self._jobs.set_steps(job, steps, self._actor)
 
     def _undone(self, job: StoredJob) -> StoredJob:
@@ -428,12 +428,14 @@ class Saga:
         again one by one, in the group's own leafs.
         """
         for part in job.parts:
-            if not _is_made_together(part) or part.servers or found.of_part(part):
+            if not part_servers.is_made_together(part) or part.servers or found.of_part(part):
                 continue
             groups = servers.groups(group_name(job.uuid, part.name))
-            request = _request(job, part, 0, min(groups, default=""), self._hint(job, part))
+            request = part_servers.request(
+                job, part, 0, min(groups, default=""), self._hint(job, part)
+            )
             request = replace(request, name=shared_name(job.name, part.name), count=part.count)
-            step = _step(job, SERVERS, part.name)
+            step = step_of(job, SERVERS, part.name)
             make = partial(servers.create, request)
             job, step, _ = self._made(job, step, make, part.count)
             job = self._noted(job, step)
@@ -447,12 +449,12 @@ class Saga:
         groups = []
         if any((each.name, each.about) == (GROUP, name) for each in job.steps):
             groups = servers.groups(group_name(job.uuid, name))
-        step = _step(job, SERVERS, name)
+        step = step_of(job, SERVERS, name)
         for member in missing:
             part = _part(job, name)
             uuid = found.usable(name, member)
             if uuid is None:
-                request = _request(
+                request = part_servers.request(
                     job, part, member, min(groups, default=""), self._hint(job, part)
                 )
                 job, step, uuid = self._made(job, step, partial(servers.create, request))
@@ -536,15 +538,6 @@ _NEXT: Final[Mapping[JobState, Callable[[Saga, StoredJob], StoredJob]]] = {
 }
 
 
-def claim_consumer(job: str, version: int) -> str:
-    """Return the uuid of the consumer that a job claims by: another one each time, and known to be the job's.
-
-    :param job: its uuid
-    :param version: the job's, before it claims
-    """
-    return str(uuids.uuid5(uuids.UUID(job), f"claim {version}"))
-
-
 def time_over(job: StoredJob, now: float) -> Reason | None:
     """Return why a job that runs is to end by now, None while it has time."""
     if job.walltime_s and job.started_at and now >= job.started_at + job.walltime_s:
@@ -594,62 +587,9 @@ def _without(reasons: Sequence[Reason], term: JobTerm) -> tuple[Reason, ...]:
     return tuple(each for each in reasons if each.term != term)
 
 
-def _step(job: StoredJob, name: str, about: str) -> Step:
-    """Return a step as it is stored, a new one where it is not."""
-    found = (each for each in job.steps if (each.name, each.about) == (name, about))
-    return next(found, Step(name, about, asked=0))
-
-
-def _with(steps: Sequence[Step], step: Step) -> tuple[Step, ...]:
-    """Return steps of which one is as it is given."""
-    known = [(each.name, each.about) for each in steps]
-    if (step.name, step.about) not in known:
-        return (*steps, step)
-    place = known.index((step.name, step.about))
-    return (*steps[:place], step, *steps[place + 1 :])
-
-
 def _part(job: StoredJob, name: str) -> StoredPart:
     return next(part for part in job.parts if part.name == name)
 
 
 def _count(job: StoredJob) -> int:
     return sum(part.count for part in job.parts)
-
-
-def group_name(job: str, part: str) -> str:
-    """Return the name of the server group of a part.
-
-    :param job: its uuid
-    """
-    return f"{TAG}{job}:{part}"
-
-
-def _group_policy(job: StoredJob, part: StoredPart) -> str:
-    """Return which rule nova keeps for the servers of a part, '' for none."""
-    if part.apart or queued.is_group(part):
-        return "anti-affinity"
-    places = [place for place in job.plan.places if place.part == part.name] if job.plan else []
-    if part.wait_for[0].scope is Scope.HOST and part.count > 1 and len(places) == 1:
-        return "affinity"
-    return ""
-
-
-def _is_made_together(part: StoredPart) -> bool:
-    """Return whether one request makes all servers of a part, and nova numbers them from 1."""
-    return part.count > 1 and queued.is_group(part)
-
-
-def _request(job: StoredJob, part: StoredPart, member: int, group: str, hint: str) -> ServerRequest:
-    return ServerRequest(
-        job=job.uuid,
-        part=part.name,
-        member=member,
-        name=server_name(job.name, part.name, member + _is_made_together(part)),
-        flavor=part.flavor,
-        image=part.image,
-        networks=part.networks,
-        group=group,
-        job_hint=hint,
-        group_hints=group_hints(part.extra_specs) if queued.is_group(part) else {},
-    )

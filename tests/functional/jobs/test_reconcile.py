@@ -13,7 +13,7 @@ from nova_numa_ext.orchestrator.cloud.servers import TAG
 from nova_numa_ext.orchestrator.cloud.trusts import GivenTrust
 from nova_numa_ext.orchestrator.conf import EngineOptions
 from nova_numa_ext.orchestrator.reconcile import LostClaims, LostTrusts
-from nova_numa_ext.orchestrator.saga import CLAIM
+from nova_numa_ext.orchestrator.steps import CLAIM
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
 from nova_numa_ext.orchestrator.store.stored_job import Step
