@@ -18,17 +18,13 @@ The JSON form mirrors the dataclasses key by key and is described by ``schemas/h
 """
 
 import json
-import types
-import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from enum import Enum
-from functools import cache
-from importlib import resources
+from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias
 
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuLink
+from placement_traits.topology_json import first_error, json_of, schema_error, shape_of
 
 Matrix: TypeAlias = tuple[tuple[int, ...], ...]
 
@@ -393,7 +389,7 @@ class HostTopology:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types; members that hold their default value are left out."""
-        encoded = _encode(self)
+        encoded = json_of(self)
         assert isinstance(encoded, dict)
         return encoded
 
@@ -409,11 +405,11 @@ class HostTopology:
         :param where: name of the source, the start of the path in an error
         :raises InvalidValueError: naming the path of the first wrong key
         """
-        error = _first_error(data)
+        error = first_error(data)
         if error is not None:
-            raise _schema_error(where, error)
+            raise schema_error(where, error)
         try:
-            decoded = _decode(cls, data)
+            decoded = shape_of(cls, data)
         except InvalidValueError as inner:
             raise InvalidValueError(f"{where}.{inner.where}", inner.value, inner.allowed) from None
         assert isinstance(decoded, cls)
@@ -514,68 +510,3 @@ def _check_square(where: str, matrix: Matrix | None, size: int) -> None:
     if len(matrix) != size or any(len(row) != size for row in matrix):
         shape = "x".join(str(n) for n in (len(matrix), *{len(row) for row in matrix}))
         raise InvalidValueError(where, shape, f"{size} rows of {size} numbers, one per node")
-
-
-def _first_error(data: Mapping[str, Any]) -> Any:
-    """Return the most telling finding of jsonschema, None when the data fit."""
-    from jsonschema.exceptions import best_match
-
-    return best_match(_validator().iter_errors(data))
-
-
-@cache
-def _validator() -> Any:
-    import jsonschema
-
-    text = resources.files("placement_traits").joinpath("schemas/host_topology.json").read_text()
-    return jsonschema.Draft202012Validator(json.loads(text))
-
-
-def _schema_error(where: str, error: Any) -> InvalidValueError:
-    """Turn a finding of jsonschema into our error; an unknown key is named by its own path."""
-    path = where + "".join(
-        f"[{key}]" if isinstance(key, int) else f".{key}" for key in error.absolute_path
-    )
-    if error.validator == "additionalProperties":
-        known = error.schema["properties"]
-        unknown = next(key for key in error.instance if key not in known)
-        return InvalidValueError(
-            f"{path}.{unknown}", error.instance[unknown], f"keys {', '.join(known)}"
-        )
-    return InvalidValueError(path, error.instance, error.message)
-
-
-def _encode(value: Any) -> Any:
-    if is_dataclass(value):
-        return {
-            f.name: _encode(getattr(value, f.name))
-            for f in fields(value)
-            if f.init and getattr(value, f.name) != f.default
-        }
-    if isinstance(value, tuple):
-        return [_encode(item) for item in value]
-    if isinstance(value, Enum):
-        return value.value
-    return value
-
-
-def _decode(kind: Any, value: Any) -> Any:
-    """Build ``kind`` (dataclass, tuple, optional, enum or plain type) from JSON types that the schema accepted."""
-    origin = typing.get_origin(kind)
-    if origin in (types.UnionType, typing.Union):
-        inner = next(arg for arg in typing.get_args(kind) if arg is not types.NoneType)
-        return None if value is None else _decode(inner, value)
-    if origin is tuple:
-        inner = typing.get_args(kind)[0]
-        return tuple(_decode(inner, item) for item in value)
-    if isinstance(kind, type) and is_dataclass(kind):
-        hints = _hints(kind)
-        return kind(**{key: _decode(hints[key], item) for key, item in value.items()})
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind(value)
-    return value
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
