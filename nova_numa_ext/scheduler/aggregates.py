@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
+from nova.scheduler import utils as scheduler_utils
 
 from nova_numa_ext.policy import modes
 from nova_numa_ext.policy.modes import AGGREGATE_KEY, Mode
+from nova_numa_ext.policy.numa.multipliers import aggregate_key
 from nova_numa_ext.policy.numa.score import Floats
 
 LOG = logging.getLogger(__name__)
@@ -72,3 +74,11 @@ def mode(host_state: Any, option: Mode) -> Mode:
                 ", ".join(Mode),
             )
     return modes.of_host(option, values)
+
+
+def multiplier(host_state: Any, name: str, option: float) -> float:
+    """Return ``option``, or what the host's aggregates set instead."""
+    if not host_state.aggregates:
+        return option
+    value: float = scheduler_utils.get_weight_multiplier(host_state, aggregate_key(name), option)
+    return value if name == "weight" else max(0.0, value)

@@ -30,7 +30,6 @@ from nova_numa_ext.gpu_options import rules
 from nova_numa_ext.job_hint import hint_keys
 from nova_numa_ext.policy.modes import Mode
 from nova_numa_ext.policy.network.singles import Singles
-from nova_numa_ext.policy.numa.multipliers import aggregate_key
 from nova_numa_ext.policy.numa.score import SCORED, Floats, Scores
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.scheduler import (
@@ -446,7 +445,7 @@ class Engine:
     def _weight(self, host_state: Any, option: float) -> float:
         """Multiplier of the weigher for one host; observed hosts have the same, so that nova's own order stays."""
         acts = aggregates.mode(host_state, self._options.mode).acts
-        return multiplier(host_state, "weight", option) if acts else option
+        return aggregates.multiplier(host_state, "weight", option) if acts else option
 
     def _multipliers(self, host_states: Sequence[Any]) -> Floats:
         """Multiplier of the weigher and of each of its terms for each host."""
@@ -456,7 +455,7 @@ class Engine:
             host_states,
             lambda state: [
                 self._weight(state, weight),
-                *(multiplier(state, name, each) for name, each in options.items()),
+                *(aggregates.multiplier(state, name, each) for name, each in options.items()),
             ],
         )
 
@@ -516,14 +515,6 @@ def unjudged(host_states: Sequence[Any], options: SchedulerOptions) -> Sequence[
         LOG.exception("The modes of hosts cannot be read; that of the configuration counts.")
         return [] if options.mode.refuses else host_states
     return [state for state in host_states if state.uuid in modes]
-
-
-def multiplier(host_state: Any, name: str, option: float) -> float:
-    """Return ``option``, or what the host's aggregates set instead."""
-    if not host_state.aggregates:
-        return option
-    value: float = scheduler_utils.get_weight_multiplier(host_state, aggregate_key(name), option)
-    return value if name == "weight" else max(0.0, value)
 
 
 def _request_id() -> str | None:

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from nova_numa_ext.orchestrator.api import schemas
+from nova_numa_ext.orchestrator.api import scaling_schema, schemas
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 
@@ -231,7 +231,7 @@ LIMITS: Final = _object(
     )
 )
 
-_ASKED_SCALING: Final[Schema] = schemas.SCALING["properties"]["scaling"]
+_ASKED_SCALING: Final[Schema] = scaling_schema.SCALING["properties"]["scaling"]
 
 SCALING: Final = _object(
     scaling=_object(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from nova_numa_ext.group_topology import FORMATS
-from nova_numa_ext.orchestrator.api import answers, schemas
+from nova_numa_ext.orchestrator.api import answers, scaling_schema, schemas
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 
@@ -261,7 +261,7 @@ ROUTES: Final = (
         "carried out. What was decided by other settings is deleted.",
         {200: answers.SCALING},
         {404: "nova shows no such server group with the token"},
-        body=schemas.SCALING,
+        body=scaling_schema.SCALING,
     ),
     Route(
         "GET",

@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What requests may hold that have a body, as JSON schema; errors name the member that is wrong."""
 
-import math
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
 from typing import Any, Final
 
 import jsonschema
 
 from nova_numa_ext.orchestrator.cloud.servers import LONGEST_NAME, LONGEST_PART_NAME
-from nova_numa_ext.orchestrator.store.scaling import ScalingSource
 from nova_numa_ext.orchestrator.store.stored_lease import LeaseSpec
-from nova_numa_ext.policy.elastic.cells import Grid
-from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.jobs.job import HIGHEST_PRIORITY, LOWEST_PRIORITY, BuildFailure, Scope
 from nova_numa_ext.policy.remote_gpu.choosing import Unmet
 from placement_traits.errors import InvalidValueError
@@ -365,94 +360,11 @@ HOST_REPORT: Final[Mapping[str, Any]] = {
     },
 }
 
-_SETTING_WORDS: Final = {
-    "objective_ms": "latency of reads that is still good, milliseconds",
-    "confidence": "share of a cell's readings that must meet it",
-    "kept_readings": "readings that a cell keeps",
-    "tolerated": "members beyond their capacity that cause nothing (α)",
-    "spare": "members' worth of capacity that is kept when the group shrinks (β)",
-    "head_room": "factor on predicted loads",
-    "lead_periods": "periods to look ahead: two boot times",
-    "season_periods": "periods after which loads repeat",
-    "least": "fewest members",
-    "most": "most members",
-    "largest_out": "members that are added at once",
-    "largest_in": "members that leave at once",
-    "cool_down_out_s": "seconds after an action before one more member is asked for",
-    "cool_down_in_s": "seconds after an action before a member leaves",
-    "actions_per_hour": "actions of either kind",
-    "period_s": "length of a control period, seconds",
-}
-
-
-def _settings() -> dict[str, Any]:
-    """Return settings of elastic groups, with the bounds of which errors come: those of the dataclass."""
-    members: dict[str, Any] = {}
-    for each in fields(ScalingSettings):
-        if each.name in _SETTING_WORDS:
-            low, high = ScalingSettings.bounds(each.name)
-            whole = isinstance(each.default, int)
-            given = {} if each.default is MISSING else {"default": each.default}
-            members[each.name] = {
-                "type": "integer" if whole else "number",
-                "minimum": int(low) if whole else low,
-                **({} if math.isinf(high) else {"maximum": int(high) if whole else high}),
-                **given,
-                "description": _SETTING_WORDS[each.name],
-            }
-    members["granularity"] = {
-        "type": "array",
-        "minItems": 3,
-        "maxItems": 3,
-        "default": list(Grid().sides),
-        "description": "loads that are this close count as one: reads per second, writes per second, KiB",
-        "items": {"type": "number", "exclusiveMinimum": 0},
-    }
-    return members
-
-
-SCALING: Final[Mapping[str, Any]] = {
-    "type": "object",
-    "required": ["scaling"],
-    "additionalProperties": False,
-    "properties": {
-        "scaling": {
-            "type": "object",
-            "required": ["settings", "source"],
-            "additionalProperties": False,
-            "properties": {
-                "settings": {
-                    "type": "object",
-                    "required": ["objective_ms"],
-                    "additionalProperties": False,
-                    "description": "by which the group is sized",
-                    "properties": _settings(),
-                },
-                "source": {
-                    "type": "object",
-                    "required": ["csv"],
-                    "additionalProperties": False,
-                    "description": "where load and latencies of its members come from",
-                    "properties": {
-                        "csv": {
-                            "type": "string",
-                            "pattern": r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}\Z",
-                            "$comment": "a file name of the characters A-Z a-z 0-9 _ . -, the first one no dot",
-                            "description": "file in ``[numa_ext_jobs]scaling_traces`` of the engines",
-                        }
-                    },
-                },
-            },
-        }
-    },
-}
-
 _CHECK: Final = jsonschema.Draft202012Validator(CREATE)
 _CHECK_LEASE: Final = jsonschema.Draft202012Validator(LEASE)
 _CHECK_ATTACH: Final = jsonschema.Draft202012Validator(ATTACH)
 _CHECK_REPORT: Final = jsonschema.Draft202012Validator(HOST_REPORT)
 _CHECK_MOVE: Final = jsonschema.Draft202012Validator(MOVE)
-_CHECK_SCALING: Final = jsonschema.Draft202012Validator(SCALING)
 
 
 def check_create(body: Any) -> Mapping[str, Any]:
@@ -460,21 +372,21 @@ def check_create(body: Any) -> Mapping[str, Any]:
 
     :raises InvalidValueError: names the first member that is wrong, and what is allowed
     """
-    _check(_CHECK, body)
+    check_body(_CHECK, body)
     found: Mapping[str, Any] = body["job"]
     return found
 
 
 def check_report(body: Any) -> Mapping[str, Any]:
     """Return what a host reports. Errors as of :func:`check_create`."""
-    _check(_CHECK_REPORT, body)
+    check_body(_CHECK_REPORT, body)
     found: Mapping[str, Any] = body["report"]
     return found
 
 
 def check_lease(body: Any) -> tuple[LeaseSpec, str]:
     """Return what a request's body asks for, and for which server, '' for none. Errors as of :func:`check_create`."""
-    _check(_CHECK_LEASE, body)
+    check_body(_CHECK_LEASE, body)
     asked = body["lease"]
     spec = LeaseSpec(
         asked["memory_mb"],
@@ -490,28 +402,20 @@ def check_lease(body: Any) -> tuple[LeaseSpec, str]:
 
 def check_attach(body: Any) -> str:
     """Return the server that a lease is to be for. Errors as of :func:`check_create`."""
-    _check(_CHECK_ATTACH, body)
+    check_body(_CHECK_ATTACH, body)
     found: str = body["attach"]["server_id"]
     return found
 
 
 def check_move(body: Any) -> str:
     """Return the host to whose GPU a lease is to go, '' for any. Errors as of :func:`check_create`."""
-    _check(_CHECK_MOVE, body)
+    check_body(_CHECK_MOVE, body)
     found: str = body["move"]["pool"]
     return found
 
 
-def check_scaling(body: Any) -> tuple[ScalingSettings, ScalingSource]:
-    """Return what a group is to be sized by, and its source. Errors as of :func:`check_create`."""
-    _check(_CHECK_SCALING, body)
-    asked = dict(body["scaling"]["settings"])
-    sides = asked.pop("granularity", None)
-    grid = Grid() if sides is None else Grid(*sides)
-    return ScalingSettings(**asked, grid=grid), ScalingSource(body["scaling"]["source"]["csv"])
-
-
-def _check(schema: jsonschema.Draft202012Validator, body: Any) -> None:
+def check_body(schema: jsonschema.Draft202012Validator, body: Any) -> None:
+    """Check a request's body. Errors as of :func:`check_create`."""
     error = jsonschema.exceptions.best_match(schema.iter_errors(body))
     if error is not None:
         raise InvalidValueError(error.json_path, error.instance, _allowed(error))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from nova_numa_ext.orchestrator.api.schemas import SCALING
+from nova_numa_ext.orchestrator.api.scaling_schema import SCALING
 from nova_numa_ext.orchestrator.conf import ApiOptions
 from nova_numa_ext.orchestrator.store.scaling import ListedScaling, StoredScaling
 from nova_numa_ext.orchestrator.store.stored_job import Event, NewJob, StoredJob, StoredPart

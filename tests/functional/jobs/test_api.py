@@ -17,7 +17,7 @@ from sqlalchemy import QueuePool, create_engine, update
 
 from nova_numa_ext.group_topology import FORMATS
 from nova_numa_ext.orchestrator import queued
-from nova_numa_ext.orchestrator.api import answers, app, policies, routes, schemas
+from nova_numa_ext.orchestrator.api import answers, app, policies, routes, scaling_schema, schemas
 from nova_numa_ext.orchestrator.cloud.asking import SilentError
 from nova_numa_ext.orchestrator.cloud.cabling import Cabling
 from nova_numa_ext.orchestrator.cloud.user import (
@@ -1270,7 +1270,9 @@ def _other_bodies(lease):
         ],
         "asked": asked,
     }
-    settings = schemas.SCALING["properties"]["scaling"]["properties"]["settings"]["properties"]
+    settings = scaling_schema.SCALING["properties"]["scaling"]["properties"]["settings"][
+        "properties"
+    ]
     sized = {name: each["default"] for name, each in settings.items() if "default" in each}
     scaling = {"settings": sized | {"objective_ms": 35.0}, "source": {"csv": "web.csv"}}
     new = {**LEASE_BODY["lease"], "network_mbps": 0, "pool": "g1", "unmet": "wait", "priority": 3}

@@ -9,7 +9,7 @@ from nova_numa_ext.orchestrator.api import bodies, policies, request, views
 from nova_numa_ext.orchestrator.api.refusals import RefusedRequestError
 from nova_numa_ext.orchestrator.api.rights import Rights
 from nova_numa_ext.orchestrator.api.routes import MOST_ROWS, ROWS
-from nova_numa_ext.orchestrator.api.schemas import check_scaling
+from nova_numa_ext.orchestrator.api.scaling_schema import check_scaling
 from nova_numa_ext.orchestrator.cloud.user import CloudOf
 from nova_numa_ext.orchestrator.store.scaling import StoredScaling
 from nova_numa_ext.orchestrator.store.stores import Stores

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the body of a request about an elastic group may hold, as JSON schema."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any, Final
+
+import jsonschema
+
+from nova_numa_ext.orchestrator.api.schemas import check_body
+from nova_numa_ext.orchestrator.store.scaling import ScalingSource
+from nova_numa_ext.policy.elastic.cells import Grid
+from nova_numa_ext.policy.elastic.settings import ScalingSettings
+
+_SETTING_WORDS: Final = {
+    "objective_ms": "latency of reads that is still good, milliseconds",
+    "confidence": "share of a cell's readings that must meet it",
+    "kept_readings": "readings that a cell keeps",
+    "tolerated": "members beyond their capacity that cause nothing (α)",
+    "spare": "members' worth of capacity that is kept when the group shrinks (β)",
+    "head_room": "factor on predicted loads",
+    "lead_periods": "periods to look ahead: two boot times",
+    "season_periods": "periods after which loads repeat",
+    "least": "fewest members",
+    "most": "most members",
+    "largest_out": "members that are added at once",
+    "largest_in": "members that leave at once",
+    "cool_down_out_s": "seconds after an action before one more member is asked for",
+    "cool_down_in_s": "seconds after an action before a member leaves",
+    "actions_per_hour": "actions of either kind",
+    "period_s": "length of a control period, seconds",
+}
+
+
+def _settings() -> dict[str, Any]:
+    """Return settings of elastic groups, with the bounds of which errors come: those of the dataclass."""
+    members: dict[str, Any] = {}
+    for each in fields(ScalingSettings):
+        if each.name in _SETTING_WORDS:
+            low, high = ScalingSettings.bounds(each.name)
+            whole = isinstance(each.default, int)
+            given = {} if each.default is MISSING else {"default": each.default}
+            members[each.name] = {
+                "type": "integer" if whole else "number",
+                "minimum": int(low) if whole else low,
+                **({} if math.isinf(high) else {"maximum": int(high) if whole else high}),
+                **given,
+                "description": _SETTING_WORDS[each.name],
+            }
+    members["granularity"] = {
+        "type": "array",
+        "minItems": 3,
+        "maxItems": 3,
+        "default": list(Grid().sides),
+        "description": "loads that are this close count as one: reads per second, writes per second, KiB",
+        "items": {"type": "number", "exclusiveMinimum": 0},
+    }
+    return members
+
+
+SCALING: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "required": ["scaling"],
+    "additionalProperties": False,
+    "properties": {
+        "scaling": {
+            "type": "object",
+            "required": ["settings", "source"],
+            "additionalProperties": False,
+            "properties": {
+                "settings": {
+                    "type": "object",
+                    "required": ["objective_ms"],
+                    "additionalProperties": False,
+                    "description": "by which the group is sized",
+                    "properties": _settings(),
+                },
+                "source": {
+                    "type": "object",
+                    "required": ["csv"],
+                    "additionalProperties": False,
+                    "description": "where load and latencies of its members come from",
+                    "properties": {
+                        "csv": {
+                            "type": "string",
+                            "pattern": r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}\Z",
+                            "$comment": "a file name of the characters A-Z a-z 0-9 _ . -, the first one no dot",
+                            "description": "file in ``[numa_ext_jobs]scaling_traces`` of the engines",
+                        }
+                    },
+                },
+            },
+        }
+    },
+}
+
+_CHECK: Final = jsonschema.Draft202012Validator(SCALING)
+
+
+def check_scaling(body: Any) -> tuple[ScalingSettings, ScalingSource]:
+    """Return what a group is to be sized by, and its source. Errors as of :func:`.schemas.check_create`."""
+    check_body(_CHECK, body)
+    asked = dict(body["scaling"]["settings"])
+    sides = asked.pop("granularity", None)
+    grid = Grid() if sides is None else Grid(*sides)
+    return ScalingSettings(**asked, grid=grid), ScalingSource(body["scaling"]["source"]["csv"])
