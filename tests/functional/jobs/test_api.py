@@ -557,6 +557,7 @@ def test_the_table_is_of_every_route_and_every_rule(client):
 
 # Hosts, jobs of other projects, words of Placement, Keystone and the database.
 OPERATORS = {
+    JobTerm.QUIET_LEAFS,
     JobTerm.BEHIND,
     JobTerm.RESERVED,
     JobTerm.HOSTS_EXCLUDED,
