@@ -133,6 +133,8 @@ NESTED = '{"version": 3, "numbers": {}, "x": %s}' % ("[" * MAX_DEPTH + "]" * MAX
         b'{"version": 3, "numbers": {"a": NaN}}',
         b'{"version": 3, "numbers": {"a": -Infinity}}',
         b'{"version": 3, "numbers": {"a": 1e999}}',
+        b'{"version": 3, "numbers": {"a": 1}, "of nobody": Infinity}',
+        b'{"version": 3, "numbers": {"a": 1}, "of nobody": -1e999}',
         b'{"version": 3, "numbers": {"a": 1%s}}' % (b"0" * 400),
         b'{"version": 3, "numbers": {"a": 1%s}}' % (b"0" * 5000),
         b'{"version": 3, "numbers": {"a": true}}',
