@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs to be stored, and what a backup of the database brings back."""
+"""A database with our tables, jobs to be stored, and what a backup of the database brings back."""
 
+import tempfile
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 from sqlalchemy import delete, insert, select
 
 from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.stored_job import NewJob, Sizes, StoredJob, StoredPart
 from nova_numa_ext.policy.jobs.states import JobState
 
@@ -57,6 +61,20 @@ STORED = StoredJob(
     reasons=(),
     steps=(),
 )
+
+
+def with_tables(file, **settings):
+    """A database of SQLite as the migrations make it, which are run once a process; the file is made of a copy."""
+    Path(file).write_bytes(_migrated())
+    return Database(f"sqlite:///{file}", **({"sqlite_synchronous": False} | settings))
+
+
+@cache
+def _migrated():
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "migrated.db"
+        Database(f"sqlite:///{file}").sync()
+        return file.read_bytes()
 
 
 def new_job(name="job", parts=(PART,), project="project-1", user="user-1", trust="trust-1", **more):

@@ -15,6 +15,7 @@ from nova_numa_ext.orchestrator.store.leader import LASTS_S
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan
 from placement_traits.reason import Reason
 from tests.support.compute_api import ComputeApi, FakeHosts, FakeTrusts
+from tests.support.jobs_database import with_tables
 
 USER = Actor("user-1")
 _ONE_THREAD = {"workers": 0, "watchers": 0, "watch_interval_s": 0.0, "trust_check_s": 0.0}
@@ -47,8 +48,9 @@ class World:
         **options,
     ):
         self.url = url or f"sqlite:///{folder}/jobs.db"
-        self.database = Database(self.url, sqlite_synchronous=False)
-        self.database.sync()
+        self.database = (
+            Database(url, sqlite_synchronous=False) if url else with_tables(f"{folder}/jobs.db")
+        )
         self.jobs = Jobs(self.database)
         self.api = api or ComputeApi()
         self.settle = self.api.settle

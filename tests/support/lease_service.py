@@ -31,6 +31,7 @@ from placement_traits.claims import emptied
 from placement_traits.names import RemoteGpuApi, ServiceLevel
 from placement_traits.pool_reporter import PoolReporter
 from tests.support.compute_api import ComputeApi, FakeHosts, FakeTrusts
+from tests.support.jobs_database import with_tables
 from tests.support.pools import pool as lent_pool
 
 ENGINE = Actor("engine")
@@ -63,9 +64,9 @@ class LeaseService:
 
     def __init__(self, placement, folder, url=""):
         self.client_of_placement = placement.client
-        url = url or f"sqlite:///{folder}/leases.db"
-        self.database = database = Database(url, sqlite_synchronous=False)
-        database.sync()
+        self.database = database = (
+            Database(url, sqlite_synchronous=False) if url else with_tables(f"{folder}/leases.db")
+        )
         self.leases, self.hosts = Leases(database), LeaseHosts(database)
         self.recovery = Recovery(database)
         self.placed, self.projects, self.limits, self.now_s = {}, {}, {}, 0.0

@@ -15,6 +15,7 @@ from placement_traits.claim_store import ClaimStore
 from placement_traits.claims import emptied
 from placement_traits.names import OWNER
 from tests.support.filled_placement import FilledPlacement
+from tests.support.jobs_database import with_tables
 
 _KINDS = ("sqlite", "mariadb")
 
@@ -67,9 +68,8 @@ def url(request, tmp_path):
             nobody |= {"recover_at": None, "recover_why": ""}
             connection.execute(update(tables.leader).values(nobody))
         return url
-    url = f"sqlite:///{tmp_path}/jobs.db"
-    Database(url).sync()
-    return url
+    with_tables(tmp_path / "jobs.db")
+    return f"sqlite:///{tmp_path}/jobs.db"
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ from placement_traits.errors import (
 from placement_traits.names import RemoteGpuApi, ServiceLevel
 from placement_traits.reason import Reason
 from tests.support.elastic import SimpleModels
-from tests.support.jobs_database import new_job
+from tests.support.jobs_database import new_job, with_tables
 from tests.support.jobs_world import World
 from tests.support.lease_service import credential
 
@@ -209,9 +209,7 @@ def cloud():
 
 @pytest.fixture
 def jobs(tmp_path):
-    database = Database(f"sqlite:///{tmp_path}/jobs.db", sqlite_synchronous=False)
-    database.sync()
-    return Jobs(database)
+    return Jobs(with_tables(tmp_path / "jobs.db"))
 
 
 @pytest.fixture

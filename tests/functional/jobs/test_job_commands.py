@@ -38,7 +38,6 @@ from nova_numa_ext.orchestrator.cloud.user import (
 from nova_numa_ext.orchestrator.conf import ApiOptions
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
-from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases
@@ -64,7 +63,7 @@ from tests.support.documented_commands import commands as commands_of_page
 from tests.support.documented_commands import plugin_of
 from tests.support.elastic import SimpleModels
 from tests.support.entry_points import ROOT
-from tests.support.jobs_database import new_job
+from tests.support.jobs_database import new_job, with_tables
 
 GPU = "name=gpu,flavor=big,image=debian,count=2,wait-for=host:600,wait-for=fleet,numa_ext:gpu_policy=topo_p"
 CPU = "name=cpu,flavor=big,image=debian,network=blue"
@@ -112,9 +111,7 @@ class Adapter:
 
 @pytest.fixture
 def jobs(tmp_path):
-    database = Database(f"sqlite:///{tmp_path}/jobs.db", sqlite_synchronous=False)
-    database.sync()
-    return Jobs(database)
+    return Jobs(with_tables(tmp_path / "jobs.db"))
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from placement_traits.names import (
     ServiceLevel,
 )
 from placement_traits.pool_reporter import PoolReporter
+from tests.support.jobs_database import with_tables
 from tests.support.jobs_world import World
 from tests.support.pools import pool as lent_pool
 
@@ -117,9 +118,8 @@ def rounds(placement, tmp_path):
        └─ rgpu:g2             fabric main; :cpu 4 cores, :nic-eth1 1000 MB/s
           └─ rgpu:g2:gpu-a    CUSTOM_RGPU_MEM_MB 8000; OPENCL
     """
-    url = f"sqlite:///{tmp_path}/leases.db"
-    Database(url).sync()
-    found = Rounds(placement, url)
+    with_tables(tmp_path / "leases.db")
+    found = Rounds(placement, f"sqlite:///{tmp_path}/leases.db")
     yield found
     for claim in found.held().values():
         found.claims.write(emptied(claim))

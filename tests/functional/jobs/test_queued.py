@@ -8,21 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nova_numa_ext.orchestrator import queued
-from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.stored_job import Sizes
 from nova_numa_ext.policy.jobs.job import BuildFailure, Job, Scope, ScopeWait
 from nova_numa_ext.policy.jobs.states import JobState
-from tests.support.jobs_database import new_job, part, stored_job
+from tests.support.jobs_database import new_job, part, stored_job, with_tables
 
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    database = Database(
-        f"sqlite:///{tmp_path_factory.mktemp('jobs')}/jobs.db", sqlite_synchronous=False
-    )
-    database.sync()
-    return Jobs(database)
+    return Jobs(with_tables(tmp_path_factory.mktemp("jobs") / "jobs.db"))
 
 
 SECONDS = st.floats(min_value=1e-3, max_value=1e9)

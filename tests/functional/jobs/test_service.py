@@ -237,7 +237,7 @@ def test_two_engines_start_all_that_should_start_beside_two_hundred_jobs_that_ru
     running = [that_runs(start, number) for number in range(200)]
     start.api.hook = lambda when, _what: time.sleep(0.2) if when == "before" else None
     more = {"api": start.api, "watch_interval_s": 5.0, "workers": 4, "watchers": 4}
-    worlds = [World(tmp_path, name=name, **more) for name in ("first", "second")]
+    worlds = [World(None, url=start.url, name=name, **more) for name in ("first", "second")]
     stop, manager = threading.Event(), ServiceManager()
     threads = []
     for world in worlds:

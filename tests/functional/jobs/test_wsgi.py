@@ -17,11 +17,10 @@ from werkzeug.test import Client
 
 from nova_numa_ext.orchestrator import startup
 from nova_numa_ext.orchestrator.application import assembled
-from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.oslo_options import ConfigurationError
-from tests.support.jobs_database import new_job
+from tests.support.jobs_database import new_job, with_tables
 from tests.support.keystone import identity, keystone, password
 
 ROOT = Path(__file__).parents[3]
@@ -39,9 +38,7 @@ def placement(url="http://127.0.0.1:1/v3"):
 
 @pytest.fixture
 def database(tmp_path):
-    found = Database(f"sqlite:///{tmp_path}/jobs.db")
-    found.sync()
-    return found
+    return with_tables(tmp_path / "jobs.db")
 
 
 @pytest.fixture
