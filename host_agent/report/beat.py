@@ -70,14 +70,15 @@ class Beat:
         self._costs = costs
         self._by_server = by_server or NoCosts()
         self._before = costs()
+        self._unwritten: Mapping[str, int] | None = None
         self._clock = clock
         self._random = random
         self._due_s: float | None = None
 
     def turn(self) -> None:
-        """Beat if it is time.
+        """Beat if it is time; what servers cost follows the beat, and is no reason for another one.
 
-        :raises NumaExtError: Placement does not take it now; the next turn attempts it again
+        :raises NumaExtError: Placement does not take the one or the other now; the next turn attempts that again
         """
         now = self._clock()
         if self._due_s is None:
@@ -93,14 +94,15 @@ class Beat:
 
             whole = part(paid.withheld_s - before.withheld_s)
             self._writer.beat(whole if seconds > 0 else None)
-            self._by_server.write(
-                {
-                    server: part(withheld_s - before.for_server_s.get(server, 0.0))
-                    for server, withheld_s in paid.for_server_s.items()
-                }
-            )
+            self._unwritten = {
+                server: part(withheld_s - before.for_server_s.get(server, 0.0))
+                for server, withheld_s in paid.for_server_s.items()
+            }
             self._before = paid
             self._due_s = now + self._interval_s()
+        if self._unwritten is not None:
+            self._by_server.write(self._unwritten)
+            self._unwritten = None
 
     def _interval_s(self) -> float:
         return 60 * EVERY_MINUTES * (1 + SPREAD * (2 * self._random() - 1))

@@ -285,6 +285,22 @@ def test_a_beat_that_failed_loses_nothing_of_what_was_withheld(time):
     assert written == [None, {}, 250, {"lc": 200, "other": 50}]
 
 
+def test_costs_that_cannot_be_written_are_attempted_again_without_a_beat(time):
+    beaten, written, sums = [], [], [Paid()]
+    refusing = SimpleNamespace(write=Mock(side_effect=ServiceUnavailableError("down")))
+    writer = SimpleNamespace(age_minutes=lambda: None, beat=beaten.append)
+    beat = Beat(writer, costs=lambda: sums[0], by_server=refusing, clock=time, random=lambda: 0.5)
+    for minute in (0, 1, 2):
+        time.after(minute)
+        with pytest.raises(ServiceUnavailableError):
+            beat.turn()
+    sums[0] = Paid(1000.0, 500.0, {"lc": 400.0})
+    refusing.write = written.append
+    beat.turn()
+    beat.turn()
+    assert (beaten, written) == ([None], [{}])
+
+
 def test_what_servers_cost_is_below_the_beat_and_an_unchanged_figure_costs_no_request(
     empty_cloud, time
 ):
