@@ -18,7 +18,6 @@ from nova_numa_ext.orchestrator.store.stored_lease import StoredLease
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.jobs.terms import for_tenants, sentence
 from nova_numa_ext.policy.remote_gpu.lease_terms import lease_for_tenants, lease_sentence
-from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits.reason import Reason
 
 _ENGINE: Final = "engine"
@@ -116,11 +115,10 @@ def host_leases(found: Sequence[StoredLease], host: str) -> dict[str, Any]:
     served, ends, attached = list[Any](), list[Any](), list[Any]()
     for each in found:
         lease = each.lease
-        ending = lease.state in (LeaseState.RELEASING, LeaseState.MOVING)
-        if lease.epoch_at(host) is not None and not ending:
+        if lease.epoch_at(host) is not None:
             served.append(_served(each))
-        elif lease.gpu_host == host and ending and not lease.fenced:
-            ends.append({"id": each.uuid, "epoch": lease.epoch})
+        elif (ending := lease.ends_at(host)) is not None and not lease.fenced:
+            ends.append({"id": each.uuid, "epoch": ending})
         epoch = lease.may_connect(host)
         if epoch is not None:
             attached.append(

@@ -21,7 +21,8 @@ GPU's host accepts connections of the epoch that it knows, and forgets the one b
 A server process that is gone, by its own fault or not, is never followed by another one at its epoch: the GPU's host
 reports that it is gone, and starts another one when it learns E + 1.
 
-A lease that ends does so the same way: its claim is released when the host has acknowledged that it serves it no more.
+A lease that ends, or moves, does so the same way: its claim is released, or it starts elsewhere, when the host has
+acknowledged that it serves it no more.
 One that no host was ever asked to start has nothing to acknowledge.
 
 A GPU host that does not answer has acknowledged nothing, and may still serve epoch E: the attachment waits, it is never
@@ -46,7 +47,7 @@ class LeaseState(StrEnum):
     READY = "ready"  # that runs, and no client may connect
     ATTACHED = "attached"  # a client may connect
     DETACHED = "detached"  # the server is stopped, its process waits
-    MOVING = "moving"  # to another GPU, with what it holds
+    MOVING = "moving"  # to another GPU: its process is being ended
     LOST = "lost"  # its GPU's host is silent
     RELEASING = "releasing"  # its process is being ended, its claim released
     GONE = "gone"
@@ -142,8 +143,14 @@ class Lease:
         ended = self.state in _NOT_SERVED
         return None if ended or host != self.gpu_host else self.epoch
 
+    def ends_at(self, host: str) -> int | None:
+        """Return the epoch that a GPU's host acknowledges by ending the process, None where it has none to end."""
+        ends = self.state in _BEING_ENDED and host == self.gpu_host
+        return self.epoch if ends else None
 
-_NOT_SERVED: Final = frozenset({_S.RESERVED, _S.RELEASING, _S.GONE})
+
+_BEING_ENDED: Final = frozenset({_S.MOVING, _S.RELEASING})
+_NOT_SERVED: Final = frozenset({_S.RESERVED, _S.GONE}) | _BEING_ENDED
 
 
 def to(lease: Lease, state: LeaseState) -> Lease:

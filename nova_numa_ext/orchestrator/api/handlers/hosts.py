@@ -16,7 +16,6 @@ from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.stored_lease import StoredLease
 from nova_numa_ext.orchestrator.store.stores import Stores
-from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -43,12 +42,10 @@ class HostHandlers:
         self._stores.lease_hosts.report(host, report["servers"], kept, report.get("requests", ()))
         for lease in self._leases_of(host):
             served, actor = lease.lease.epoch_at(host) is not None, Actor(asking.user)
-            ending = lease.state in (LeaseState.RELEASING, LeaseState.MOVING)
+            ending = lease.lease.ends_at(host) is not None
             try:
                 if ending and lease.uuid in ended:
                     self._stores.leases.acknowledge(lease, host, ended[lease.uuid], "", actor)
-                elif ending:
-                    continue
                 elif served and lease.uuid in serves:
                     epoch, address = serves[lease.uuid]["epoch"], serves[lease.uuid]["address"]
                     self._stores.leases.acknowledge(lease, host, epoch, address, actor)

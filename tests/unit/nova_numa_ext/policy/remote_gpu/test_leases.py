@@ -74,6 +74,7 @@ def test_a_stopped_server_keeps_its_lease_and_connects_with_a_new_epoch():
 
 def test_a_lease_leaves_a_host_that_has_cut_its_client():
     moving = leases.move(attached())
+    assert (moving.epoch_at("g1"), moving.ends_at("g1"), moving.ends_at("g2")) == (None, 2, None)
     with pytest.raises(UnfencedError, match="cannot leave host g1"):
         leases.arrive(moving, "g2")
     there = leases.arrive(served(moving), "g2")
@@ -95,6 +96,7 @@ def test_a_silent_host_is_told_a_new_epoch_when_it_is_back():
 def test_a_lease_ends_when_its_host_serves_it_no_more():
     """Its claim is released then, and never while the host may still serve it."""
     ending = leases.release(attached())
+    assert (ending.epoch_at("g1"), ending.ends_at("g1")) == (None, 2)
     with pytest.raises(UnfencedError, match="cannot leave host g1"):
         leases.end(ending)
     assert leases.end(served(ending)).state is LeaseState.GONE
@@ -142,7 +144,7 @@ def test_a_process_that_does_not_count_fails_nothing(host, epoch):
 
 
 def test_a_process_that_ends_as_it_is_to_fails_nothing():
-    for lease in (Lease("l", "g1"), leases.release(attached())):
+    for lease in (Lease("l", "g1"), leases.release(attached()), leases.move(attached())):
         assert leases.fail(lease, "g1", lease.epoch) == lease
 
 
@@ -160,6 +162,7 @@ def test_every_state_but_the_last_can_end():
 class GpuHost:
     """A GPU's host: what it remembers, kept over restarts, its process, and who is connected.
 
+    :param ends: epoch that it acknowledges when no process runs, None where it is to end none
     :param process: what that has learned, None where none runs
     :param number: of the process
     :param rises: no process follows another one at its epoch
@@ -168,20 +171,22 @@ class GpuHost:
     chance: random.Random
     rises: bool = True
     gateway: Gateway = field(default_factory=Gateway)
+    ends: int | None = None
     process: Gateway | None = None
     number: int = 0
     connected: tuple[str, int] | None = None
 
-    def hears(self, epoch):
+    def hears(self, epoch, ends):
         """Take an answer of the service; the supervisor may die before it acts on it, or after any step."""
-        self.gateway = self.gateway.learn(epoch)
-        if not self.gateway.serves:
-            self.dies()
+        self.gateway, self.ends = self.gateway.learn(epoch), ends
         self.acts()
 
     def acts(self):
         gateway = self.gateway
-        if not gateway.serves or self.chance.random() < DIES:
+        if self.chance.random() < DIES:
+            return
+        if not gateway.serves:
+            self.dies()
             return
         if self.process is None and not (gateway.is_given and self.rises):
             self.process, self.number = Gateway(), self.number + 1
@@ -200,11 +205,12 @@ class GpuHost:
         self.process = self.connected = None
 
     def reports(self):
-        """Return the epoch that is served, and that whose process is gone."""
+        """Return the epoch that is served, and the one since which none is: ended, or its process is gone."""
         gateway, process = self.gateway, self.process
         served = process.epoch if process is not None and process.serves else None
         gone = self.rises and gateway.serves and gateway.is_given and process is None
-        return served, gateway.epoch if gone else None
+        ended = self.ends if not gateway.serves and process is None else None
+        return served, gateway.epoch if gone else ended
 
 
 @dataclass
@@ -220,16 +226,15 @@ class World:
     rises: bool = True
     lease: Lease = field(default_factory=lambda: Lease("l", "g1"))
     hosts: dict = field(default_factory=dict)
-    answers: list = field(default_factory=list)  # (host, epoch that it should serve)
-    reports: list = field(
-        default_factory=list
-    )  # (host, epoch that it serves, epoch whose process is gone)
+    answers: list = field(default_factory=list)  # (host, epoch that it is to serve, or to end)
+    reports: list = field(default_factory=list)  # (host, epoch that it serves, or that has ended)
     processes: dict = field(default_factory=dict)  # epoch -> the process that has served it
     tokens: list = field(default_factory=list)  # (client, epoch with which it may connect)
     newest: int = 0
     accepted: int = 0
     violations: int = 0
     killed: int = 0
+    moves: int = 0
 
     def __post_init__(self):
         self.hosts = {host: GpuHost(self.chance, self.rises) for host in GPU_HOSTS}
@@ -276,12 +281,12 @@ class World:
     def ask(self):
         """A GPU's host asks; the answer is on its way."""
         host = self.chance.choice(GPU_HOSTS)
-        self.answers.append((host, self.lease.epoch_at(host)))
+        self.answers.append((host, self.lease.epoch_at(host), self.lease.ends_at(host)))
 
     def learn(self):
         if self.answers:
-            host, epoch = self.taken(self.answers)
-            self.hosts[host].hears(epoch)
+            host, epoch, ends = self.taken(self.answers)
+            self.hosts[host].hears(epoch, ends)
 
     def report(self):
         host = self.chance.choice(GPU_HOSTS)
@@ -289,11 +294,14 @@ class World:
 
     def hear(self):
         if self.reports:
-            host, served, gone = self.taken(self.reports)
-            if served is not None:
+            host, served, ended = self.taken(self.reports)
+            if self.lease.ends_at(host) is not None:
+                self.moves += ended == self.lease.epoch
+                self.lease = leases.acknowledge(self.lease, host, ended or 0)
+            elif served is not None:
                 self.lease = leases.acknowledge(self.lease, host, served)
-            if gone is not None:
-                self.lease = leases.fail(self.lease, host, gone)
+            elif ended is not None:
+                self.lease = leases.fail(self.lease, host, ended)
 
     def tell(self):
         """A client's host asks; what it is told it may use for ever."""
@@ -330,12 +338,12 @@ class World:
 
 
 def run(interleavings, fence=True, rises=True):
-    """Return how many clients were accepted, how many wrongly, and how many processes were killed.
+    """Return how many clients were accepted, how many wrongly, and how many processes were killed and moves went on.
 
     Wrong is one that is accepted, or learns that it may connect, while another one is connected, at an old epoch, or by
     another process than the one before it at that epoch.
     """
-    accepted = violations = killed = 0
+    accepted = violations = killed = moves = 0
     for seed in range(interleavings):
         world = World(random.Random(seed), fence, rises)
         for _ in range(STEPS):
@@ -343,23 +351,25 @@ def run(interleavings, fence=True, rises=True):
         accepted += world.accepted
         violations += world.violations
         killed += world.killed
-    return accepted, violations, killed
+        moves += world.moves
+    return accepted, violations, killed, moves
 
 
 def test_no_second_client_is_accepted_at_an_old_epoch():
-    accepted, violations, killed = run(INTERLEAVINGS)
+    accepted, violations, killed, moves = run(INTERLEAVINGS)
     assert violations == 0
     assert accepted > INTERLEAVINGS / 100, "else nothing was tried"
     assert killed > INTERLEAVINGS / 10
+    assert moves > INTERLEAVINGS / 1000
 
 
 def test_without_acknowledgements_there_would_be_second_clients():
     """The same world finds them where clients are told at once."""
-    _accepted, violations, _killed = run(INTERLEAVINGS // 10, fence=False)
+    _accepted, violations, *_rest = run(INTERLEAVINGS // 10, fence=False)
     assert violations > 0
 
 
 def test_at_one_epoch_there_would_be_clients_of_two_processes():
     """The same world finds them where a process that is gone is started again at its epoch."""
-    _accepted, violations, _killed = run(INTERLEAVINGS // 10, rises=False)
+    _accepted, violations, *_rest = run(INTERLEAVINGS // 10, rises=False)
     assert violations > 0
