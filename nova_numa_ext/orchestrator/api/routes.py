@@ -205,7 +205,11 @@ ROUTES: Final = (
         "Move a lease that is attached to another GPU. What it holds in Placement goes there in one write, or stays; "
         "its process begins with empty memory, and its server's host is cut off until that runs.",
         {202: answers.LEASE},
-        _NO_LEASE | {409: "the lease is not attached, or moves already"},
+        _NO_LEASE
+        | {
+            409: "the lease is not attached, moves already, was asked for of another host only, or is stored in a form "
+            "of another release"
+        },
         body=schemas.MOVE,
     ),
     Route(
