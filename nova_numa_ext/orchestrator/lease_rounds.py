@@ -318,7 +318,7 @@ class LeaseRounds:
             return self._leases.choose(members, choices, actor)
         why = (found.waits[uuid],)
         if members[0].asked.unmet is Unmet.STOP:
-            return [self._leases.change(each, leases.release, actor, why) for each in members]
+            return self._leases.stop(members, why, actor)
         return [self._leases.wait(each, why, actor) for each in members]
 
     def _reserved(

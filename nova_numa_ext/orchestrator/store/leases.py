@@ -255,6 +255,19 @@ class Leases:
             return stored
         return self._write(stored, stored.lease, actor, reasons)
 
+    def stop(
+        self, members: Sequence[StoredLease], reasons: Sequence[Reason], actor: Actor
+    ) -> list[StoredLease]:
+        """Let leases end of which Placement holds nothing, all or none: what is left of a gang would be a smaller one.
+
+        :raises LeaseError: one ends already
+        :raises LostRaceError: one has changed since it was read
+        """
+        with self._database.transaction() as connection:
+            for each in members:
+                change_row(connection, each, leases.release(each.lease), actor, reasons)
+            return [read_again(connection, each.number) for each in members]
+
     def hold(self, stored: StoredLease, actor: Actor) -> StoredLease:
         """Say that Placement has granted a lease's claim.
 

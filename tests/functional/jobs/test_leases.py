@@ -212,6 +212,17 @@ def test_leases_are_listed_counted_and_purged(leases, database):
     assert leases.find() == [first, third]
 
 
+def test_leases_of_one_server_that_find_no_gpu_end_all_or_none(leases):
+    first, second = new(leases), new(leases)
+    why = (Reason("no_gpu", "opencl", 1000),)
+    leases.wait(second, why, USER)
+    with pytest.raises(LostRaceError):
+        leases.stop([first, second], why, USER)
+    assert leases.read(first.uuid) == first
+    ended = leases.stop([first, leases.read(second.uuid)], why, USER)
+    assert {(each.state, each.reasons) for each in ended} == {(LeaseState.RELEASING, why)}
+
+
 def test_what_a_server_has_had_is_known_as_long_as_it_asks(leases, database):
     lease = new(leases)
     leases.change(leases.change(lease, life.release, USER), life.end, USER)
