@@ -9,11 +9,12 @@ from pymysql.connections import Connection
 from pymysql.err import OperationalError
 from sqlalchemy import text, update
 
+from nova_numa_ext.orchestrator.store import database as store_database
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Jobs
-from nova_numa_ext.orchestrator.store.leader import Election, Heartbeat, NotLeaderError
+from nova_numa_ext.orchestrator.store.leader import LASTS_S, Election, Heartbeat, NotLeaderError
 from nova_numa_ext.policy.jobs.states import JobState
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.reason import Reason
@@ -214,8 +215,10 @@ def test_a_row_that_stays_locked_means_not_leader(url):
 
 
 @pytest.mark.parametrize("url", ["mariadb"], indirect=True)
-def test_a_host_that_is_gone_amid_a_transaction_keeps_no_lock(database, url):
-    """Its connection is half open: nothing tells MariaDB that its other end is gone."""
+def test_a_host_that_is_gone_amid_a_transaction_keeps_no_lock(database, url, monkeypatch):
+    """Its connection is half open: nothing tells MariaDB that its other end is gone; a second is waited for here."""
+    assert store_database._IDLE_S <= LASTS_S
+    monkeypatch.setattr(store_database, "_IDLE_S", 1)
     Election(database, "gone", lasts_s=0.1).campaign()
     second = Election(Database(url), "second")
     with pytest.raises(ServiceUnavailableError), database.transaction() as connection:

@@ -167,7 +167,7 @@ def test_a_process_that_is_killed_is_followed_when_its_term_has_ended(cloud, num
 
 @on_mariadb
 @pytest.mark.parametrize(
-    ("term_s", "paused_s"), [(3.0, 6.0), pytest.param(15.0, 30.0, marks=pytest.mark.long)]
+    ("term_s", "paused_s"), [(3.0, 4.0), pytest.param(15.0, 30.0, marks=pytest.mark.long)]
 )
 def test_a_process_that_was_paused_writes_nothing_after_its_term(cloud, term_s, paused_s):
     first = cloud.engine("first", term_s)
