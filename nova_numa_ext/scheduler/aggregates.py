@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 from nova.scheduler import utils as scheduler_utils
 
+from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy import modes
 from nova_numa_ext.policy.modes import AGGREGATE_KEY, Mode
 from nova_numa_ext.policy.numa.multipliers import aggregate_key
@@ -51,6 +52,18 @@ def gentle(host_states: Sequence[Any], option: Mode) -> dict[str, Mode]:
         if not mode_of[key].refuses:
             found[state.uuid] = mode_of[key]
     return found
+
+
+def unjudged(host_states: Sequence[Any], options: SchedulerOptions) -> Sequence[Any]:
+    """Return the hosts that pass where none could be judged by a fault of ours, as ``[numa_ext]on_error`` says."""
+    if options.on_error != "refuse":
+        return host_states
+    try:
+        modes = gentle(host_states, options.mode)
+    except Exception:
+        LOG.exception("The modes of hosts cannot be read; that of the configuration counts.")
+        return [] if options.mode.refuses else host_states
+    return [state for state in host_states if state.uuid in modes]
 
 
 def mode(host_state: Any, option: Mode) -> Mode:

@@ -24,9 +24,9 @@ from nova_numa_ext.scheduler import groups, moves, nova_objects
 from nova_numa_ext.scheduler.group_plan import GroupPlaces
 from nova_numa_ext.scheduler.groups import ServerGroup
 from nova_numa_ext.scheduler.judge import DecisionContext, HostVerdict, Judge, verdict
-from nova_numa_ext.scheduler.planned import Planned
+from nova_numa_ext.scheduler.planned import Planned, has_hint
 from placement_traits.reason import Reason
-from placement_traits.request import InvalidRequestError, parse
+from placement_traits.request import InvalidRequestError, concerns_us, parse
 from placement_traits.snapshot import ViewState
 from placement_traits.workload_request import WorkloadRequest
 
@@ -51,6 +51,14 @@ class ParsedSpec:
     guest: tuple[GuestCell, ...] = ()
     planned: Planned | None = None
     group: ServerGroup | None = None
+
+
+def asks_us(spec: Any) -> bool:
+    """Return whether a RequestSpec has a key of ours in flavor or image, or is a job's; no other may cost anything."""
+    if has_hint(spec) or groups.has_hint(spec):
+        return True
+    extra_specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
+    return concerns_us(extra_specs, nova_objects.image_traits(spec))
 
 
 def parse_spec(

@@ -167,10 +167,8 @@ class Judge:
 
         What costs least comes first: in a cloud that is nearly sold out, most hosts have no room.
         """
-        if host_state.uuid in self._context.closed:
-            return verdict(host_state, (Reason(Term.QUIET_LEAF, Singles.REFUSE.value),))
-        if self._pcpus and not nova_objects.room(host_state, self._pcpus, len(self._guest)):
-            return verdict(host_state, (Reason(Term.NUMA_CELLS, 0, len(self._guest)),))
+        if reasons := self._full_or_closed(host_state):
+            return verdict(host_state, reasons)
         view = self._view(host_state)
         known = nova_objects.host_facts(host_state)
         own_cells = known.cells
@@ -214,6 +212,14 @@ class Judge:
             self._context.net_block.get(host_state.uuid),
         )
         return verdict(host_state, (), ranked, offer)
+
+    def _full_or_closed(self, host_state: Any) -> tuple[Reason, ...]:
+        """Return why a host is refused, where that is known without its view and cells."""
+        if host_state.uuid in self._context.closed:
+            return (Reason(Term.QUIET_LEAF, Singles.REFUSE.value),)
+        if self._pcpus and not nova_objects.room(host_state, self._pcpus, len(self._guest)):
+            return (Reason(Term.NUMA_CELLS, 0, len(self._guest)),)
+        return ()
 
     def _devices(
         self,

@@ -9,7 +9,7 @@ from typing import Any
 
 from nova.scheduler import filters, weights
 
-from nova_numa_ext.scheduler import process, session
+from nova_numa_ext.scheduler import aggregates, decision, process
 
 
 class NumaExtFilter(filters.BaseHostFilter):  # type: ignore[misc]
@@ -28,9 +28,9 @@ class NumaExtFilter(filters.BaseHostFilter):  # type: ignore[misc]
         engine = process.engine()
         if engine is not None:
             return engine.filter(filter_obj_list, spec_obj)
-        if not session.asks_us(spec_obj):
+        if not decision.asks_us(spec_obj):
             return filter_obj_list
-        return session.unjudged(filter_obj_list, process.options())
+        return aggregates.unjudged(filter_obj_list, process.options())
 
     def host_passes(self, host_state: Any, filter_properties: Any) -> bool:
         """Answer for one host, for callers that do not use :meth:`filter_all`."""

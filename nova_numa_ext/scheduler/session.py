@@ -36,9 +36,7 @@ from nova_numa_ext.scheduler import (
     aggregates,
     fleet,
     gpus,
-    groups,
     moves,
-    nova_objects,
     planned,
     records,
     remote_gpus,
@@ -46,6 +44,7 @@ from nova_numa_ext.scheduler import (
 from nova_numa_ext.scheduler.decision import (
     Judged,
     ParsedSpec,
+    asks_us,
     decide,
     judge,
     parse_spec,
@@ -60,7 +59,6 @@ from nova_numa_ext.scheduler.shortlist import ByScore, LaterFilters, Question, S
 from nova_numa_ext.scheduler.single_leafs import SingleLeafs
 from placement_traits.errors import NumaExtError
 from placement_traits.journal import Journal
-from placement_traits.request import concerns_us
 from placement_traits.snapshot import FleetSnapshot
 
 LOG = logging.getLogger(__name__)
@@ -176,7 +174,7 @@ class Engine:
         except Exception as error:  # noqa: BLE001 - a fault of ours must not fail the request
             self._passes.pop(spec, None)
             self._fault("filter", spec, error)
-            return unjudged(host_states, self._options)
+            return aggregates.unjudged(host_states, self._options)
 
     def _filter(self, host_states: Sequence[Any], spec: Any) -> Sequence[Any]:
         began = time.perf_counter()
@@ -495,26 +493,6 @@ class Engine:
         with self._lock:
             self.faults[where] += 1
             return self.faults.total()
-
-
-def asks_us(spec: Any) -> bool:
-    """Return whether a RequestSpec has a key of ours in flavor or image, or is a job's; no other may cost anything."""
-    if planned.has_hint(spec) or groups.has_hint(spec):
-        return True
-    extra_specs = spec.flavor.extra_specs if "extra_specs" in spec.flavor else {}
-    return concerns_us(extra_specs, nova_objects.image_traits(spec))
-
-
-def unjudged(host_states: Sequence[Any], options: SchedulerOptions) -> Sequence[Any]:
-    """Return the hosts that pass where none could be judged by a fault of ours, as ``[numa_ext]on_error`` says."""
-    if options.on_error != "refuse":
-        return host_states
-    try:
-        modes = aggregates.gentle(host_states, options.mode)
-    except Exception:
-        LOG.exception("The modes of hosts cannot be read; that of the configuration counts.")
-        return [] if options.mode.refuses else host_states
-    return [state for state in host_states if state.uuid in modes]
 
 
 def _request_id() -> str | None:

@@ -9,7 +9,7 @@ from nova import exception, objects
 
 from nova_numa_ext.cli import explain_command
 from nova_numa_ext.job_hint import HINT, LASTS_S, hint_keys
-from nova_numa_ext.scheduler import planned, process, session
+from nova_numa_ext.scheduler import decision, planned, process, session
 from nova_numa_ext.scheduler.decision import parse_spec
 from tests.functional.scheduler.conftest import BE, request_spec
 from tests.support.job_hints import KEY, OTHER_KEY, hints, sealed
@@ -42,7 +42,7 @@ def test_a_server_without_the_hint_costs_one_look_into_its_hints(three, monkeypa
     for given in ({}, {"group": ["one"]}, None):
         states = [object()]
         spec = request_spec(PLAIN, hints=given)
-        assert session.asks_us(spec) is False
+        assert decision.asks_us(spec) is False
         assert process.engine().filter(states, spec) is states
 
 
