@@ -122,19 +122,7 @@ def refine(
     :param decision: of the simple rule
     :param layout: the host's cells, prepared once per topology
     """
-    mapped, explained, settled = state.mapper, state.place_reasons, state.settled
-    if options.mapping.enabled and not _at_rest(inputs, state, options.mapping):
-        seen = _mapping_observation(inputs, state, options.mapping, layout)
-        mapped, why = mapping.decide(seen, state.mapper, options.mapping, layout)
-        judged = mapped.decided_s != state.mapper.decided_s
-        explained = {
-            uuid: _still_true(
-                state.place_reasons.get(uuid), server, mapped, why.get(uuid, ()), judged=judged
-            )
-            for uuid, server in seen.servers.items()
-        }
-        changed = any(why.values()) or mapped.slots != state.mapper.slots
-        settled = None if changed else inputs.observation
+    mapped, explained, settled = _mapped(inputs, state, options.mapping, layout)
     room = Room(free_for_floating(inputs.observation), options.memory.margin_mb)
     lc_l3, topology = _lc_domains(decision), inputs.observation.topology
     memories: dict[str, Memory] = {}
@@ -162,6 +150,25 @@ def refine(
         refined.append(part.result)
     state = BalancingState(mapped, memories, explained, settled, parts)
     return Decision(tuple(refined), decision.unplaced), state
+
+
+def _mapped(
+    inputs: BalancingInputs, state: BalancingState, options: MappingOptions, layout: CoreLayout
+) -> tuple[MappingState, Mapping[str, PlaceReasons], Observation | None]:
+    """Return the mapping, why each server is where it is, and the host for which all of that stays as it is."""
+    if not options.enabled or _at_rest(inputs, state, options):
+        return state.mapper, state.place_reasons, state.settled
+    seen = _mapping_observation(inputs, state, options, layout)
+    mapped, why = mapping.decide(seen, state.mapper, options, layout)
+    judged = mapped.decided_s != state.mapper.decided_s
+    explained = {
+        uuid: _still_true(
+            state.place_reasons.get(uuid), server, mapped, why.get(uuid, ()), judged=judged
+        )
+        for uuid, server in seen.servers.items()
+    }
+    changed = any(why.values()) or mapped.slots != state.mapper.slots
+    return mapped, explained, None if changed else inputs.observation
 
 
 def _at_rest(inputs: BalancingInputs, state: BalancingState, options: MappingOptions) -> bool:
