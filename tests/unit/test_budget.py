@@ -2,6 +2,7 @@
 """What ``make test`` says of the time that its parts took, and when that is red."""
 
 import itertools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +114,19 @@ def test_a_folder_over_its_budget_is_named_and_one_without_is_shown() -> None:
 def test_every_folder_with_a_budget_is_there() -> None:
     """A folder that was moved takes its budget along."""
     assert [name for name in budget.load()["folders"] if not (ROOT / name).is_dir()] == []
+
+
+def test_folders_fit_into_the_part_that_runs_them() -> None:
+    """As many of them pass at the same time as there are processes."""
+    makefile = (ROOT / "Makefile").read_text()
+    (processes,) = re.findall(
+        r"-n (\d+) .* tests/unit tests/functional tests/conformance", makefile
+    )
+    parts = {part.name: part.budget_s for part in budget.parts(budget.load()["test"])}
+    ran = ("tests/unit", "tests/functional", "tests/conformance")
+    folders = budget.load()["folders"].items()
+    added_up = sum(seconds for name, seconds in folders if name.startswith(ran))
+    assert added_up <= int(processes) * parts["test-unit"]
 
 
 def test_a_test_that_was_skipped_is_not_held_against_its_line() -> None:
