@@ -20,8 +20,57 @@ import (
 	"time"
 )
 
-// Who has not shown a certificate yet takes one of so many places.
+// So many may be there at once who have not shown a certificate yet.
 const mostHandshakes = 16
+
+// A porch is where they wait. When there is one too many, the one is cut that has waited longest of the address from
+// which most wait: so idle connections hold off nobody, and those of one address no other address's.
+type porch struct {
+	mu    sync.Mutex
+	waits []net.Conn // in the order in which they came
+}
+
+func (p *porch) enter(conn net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waits = append(p.waits, conn); len(p.waits) <= mostHandshakes {
+		return
+	}
+	oldest, most, of := map[string]int{}, 0, ""
+	count := map[string]int{}
+	for at, each := range p.waits {
+		from := addressOf(each)
+		if _, is := oldest[from]; !is {
+			oldest[from] = at
+		}
+		if count[from]++; count[from] > most {
+			most, of = count[from], from
+		}
+	}
+	p.waits[oldest[of]].Close() // its own goroutine ends by that
+	p.waits = append(p.waits[:oldest[of]], p.waits[oldest[of]+1:]...)
+}
+
+// leave is for who has shown a certificate, or has gone; once or more.
+func (p *porch) leave(conn net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for at, each := range p.waits {
+		if each == conn {
+			p.waits = append(p.waits[:at], p.waits[at+1:]...)
+			return
+		}
+	}
+}
+
+// addressOf returns where a connection comes from, without its port.
+func addressOf(conn net.Conn) string {
+	host, _, err := net.SplitHostPort(conn.RemoteAddr().String())
+	if err != nil {
+		return conn.RemoteAddr().String()
+	}
+	return host
+}
 
 // A gateway is the end of a lease's streams beside its server, in the server's namespace. What counts it learns from
 // who started it, one JSON object a line, each answered with {"epoch": E, "address": A, "ended": the server has}:
@@ -83,7 +132,7 @@ func (g *gateway) connect(st *stream) {
 
 // serve takes doormen until the listener is closed.
 func (g *gateway) serve() {
-	places := make(chan struct{}, mostHandshakes)
+	waits := &porch{}
 	for {
 		conn, err := g.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -93,18 +142,12 @@ func (g *gateway) serve() {
 			time.Sleep(retryLeast)
 			continue
 		}
-		places <- struct{}{}
+		waits.enter(conn)
 		go func() {
 			plain := conn.(*net.TCPConn)
-			held := true
-			free := func() {
-				if held {
-					held = false
-					<-places
-				}
-			}
-			defer free()
-			if err := g.door(plain, free); err != nil && !errors.Is(err, io.EOF) {
+			leave := func() { waits.leave(plain) }
+			defer leave()
+			if err := g.door(plain, leave); err != nil && !errors.Is(err, io.EOF) {
 				log("%v: %v", plain.RemoteAddr(), err)
 			}
 		}()

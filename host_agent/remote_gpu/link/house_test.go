@@ -504,6 +504,68 @@ func TestGarbageIsCutAndHoldsNoOther(t *testing.T) {
 	h.admits("after the garbage")
 }
 
+// idle opens connections to the gateway from an address, which say nothing.
+func (h *house) idle(from string, count int) {
+	for n := 0; n < count; n++ {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		conn, err := dialer.Dial("tcp", h.gateway.listener.Addr().String())
+		h.must(err)
+		h.t.Cleanup(func() { conn.Close() })
+	}
+}
+
+func TestIdleConnectionsHoldOffNoDoorman(t *testing.T) {
+	h := newHouse(t)
+	for _, from := range []string{"127.0.0.2", "127.0.0.1"} { // another host's, and the doorman's own
+		h.idle(from, 3*mostHandshakes)
+		begun := time.Now()
+		h.admits("idle connections from " + from)
+		if took := time.Since(begun); took > handshakeLimit/2 {
+			t.Fatalf("from %s: admitted after %v", from, took)
+		}
+	}
+}
+
+func TestTheAddressFromWhichMostWaitLosesTheOneThatCameFirst(t *testing.T) {
+	listener := listenLocal(t)
+	dial := func(from string) net.Conn {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		theirs, err := dialer.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { theirs.Close() })
+		ours, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ours.Close() })
+		return ours
+	}
+	p := &porch{}
+	other := dial("127.0.0.2")
+	p.enter(other)
+	var all []net.Conn
+	for n := 0; n < 2*mostHandshakes; n++ {
+		all = append(all, dial("127.0.0.1"))
+		p.enter(all[n])
+	}
+	if len(p.waits) != mostHandshakes || p.waits[0] != other {
+		t.Fatalf("%d wait, the first from %v", len(p.waits), p.waits[0].RemoteAddr())
+	}
+	if all[0].SetDeadline(time.Now()) == nil {
+		t.Fatal("the first of the address from which most wait is open")
+	}
+	if err := all[len(all)-1].SetDeadline(time.Now()); err != nil {
+		t.Fatalf("the last one is cut: %v", err)
+	}
+	p.leave(other)
+	p.leave(other)
+	if len(p.waits) != mostHandshakes-1 {
+		t.Fatalf("%d wait", len(p.waits))
+	}
+}
+
 func TestNothingIsLeftOfManyLinks(t *testing.T) {
 	h := newHouse(t)
 	for n := 0; n < 20; n++ {
