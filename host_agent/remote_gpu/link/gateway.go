@@ -76,9 +76,10 @@ func addressOf(conn net.Conn) string {
 // who started it, one JSON object a line, each answered with {"epoch": E, "address": A, "ended": the server has}:
 //
 //	{"epoch": 3, "client": HOST, "mbps": N}   take doormen of HOST that show epoch 3; others are cut before the answer
+//	{"pki": {"ca": PEM, …}}                   let these certificates count; where they cannot, the answer has "trouble"
 //	{}                                        what is so?
 //
-// It ends with its standard input.
+// It ends with its standard input. Until certificates count it takes nobody.
 type gateway struct {
 	pki      *pki
 	lease    string
@@ -87,6 +88,8 @@ type gateway struct {
 	session  *session
 	listener net.Listener
 	serving  func() bool // the server is alive
+
+	opened sync.Once
 
 	mu      sync.Mutex
 	terms   terms
@@ -101,7 +104,16 @@ type terms struct {
 	MBps   uint64 `json:"mbps"`
 }
 
-const bytesPerMB = 1_000_000
+// An order is one line of who started a gateway.
+type order struct {
+	terms
+	PKI *texts `json:"pki"`
+}
+
+const (
+	bytesPerMB    = 1_000_000
+	mostLineBytes = 64 << 20 // lists of revoked certificates can be long
+)
 
 func newGateway(p *pki, lease string, ports []string, serving func() bool) (*gateway, error) {
 	g := &gateway{pki: p, lease: lease, ports: ports, serving: serving}
@@ -227,28 +239,49 @@ func (g *gateway) learn(given terms) error {
 		return nil
 	}
 	defer g.mu.Unlock()
-	if g.carries == nil {
+	if g.carries == nil || given.MBps == known.MBps {
 		return nil
 	}
-	return pace(g.socket, given.MBps*bytesPerMB)
+	if err := pace(g.socket, given.MBps*bytesPerMB); !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil // the link has broken; the next one is paced when it comes
+}
+
+// open begins to take doormen, once certificates count.
+func (g *gateway) open() {
+	if g.pki.now.Load() != nil {
+		g.opened.Do(func() { go g.serve() })
+	}
 }
 
 // obey answers lines until their end.
 func (g *gateway) obey(lines io.Reader, answers io.Writer) error {
 	scanner, out := bufio.NewScanner(lines), json.NewEncoder(answers)
+	scanner.Buffer(nil, mostLineBytes)
 	for scanner.Scan() {
-		var given terms
+		var given order
 		if err := json.Unmarshal(scanner.Bytes(), &given); err != nil {
 			return err
 		}
+		trouble := ""
+		if given.PKI != nil {
+			if err := g.pki.take(*given.PKI); err != nil {
+				trouble = err.Error()
+			}
+		}
 		if given.Epoch != 0 {
-			if err := g.learn(given); err != nil {
+			if err := g.learn(given.terms); err != nil {
 				return err
 			}
 		}
+		g.open()
 		g.mu.Lock()
 		state := map[string]any{"epoch": g.terms.Epoch, "address": g.listener.Addr().String(), "ended": !g.serving()}
 		g.mu.Unlock()
+		if trouble != "" {
+			state["trouble"] = trouble
+		}
 		if err := out.Encode(state); err != nil {
 			return err
 		}
@@ -263,8 +296,13 @@ func runGateway(words []string) error {
 	lease := set.String("lease", "", "uuid of the lease")
 	where := set.String("listen", "", "ADDRESS:PORT, or fd:N for a socket that listens and was opened outside the namespace")
 	ports := set.String("ports", "", "ports of the server on 127.0.0.1, separated by commas")
+	handed := set.Bool("handed", false, "certificates come by standard input, and no file of them is read")
 	pid := set.Int("server", 0, "number of the server's process")
 	_ = set.Parse(words) // it exits itself
+	// The server is of the same user, and is not to have the key.
+	if err := hide(); err != nil {
+		return err
+	}
 	if *lease == "" || len(*lease) > mostLeaseBytes || *ports == "" {
 		return errors.New("gateway: -lease and -ports are needed")
 	}
@@ -276,8 +314,11 @@ func runGateway(words []string) error {
 	if err != nil {
 		return err
 	}
-	if err := p.load(); err != nil {
-		return err
+	if !*handed {
+		if err := p.load(); err != nil {
+			return err
+		}
+		onHangup(p.load)
 	}
 	// Its connections are closed before its pidfd says so: the kernel's flag of a process that ends is earlier still.
 	serving := func() bool {
@@ -295,8 +336,7 @@ func runGateway(words []string) error {
 		server.wait()
 		g.session.dropAll()
 	}()
-	onHangup(p.load)
-	go g.serve()
+	g.open()
 	return g.obey(os.Stdin, os.Stdout)
 }
 

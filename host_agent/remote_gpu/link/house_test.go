@@ -445,6 +445,66 @@ func TestRevokedCertificatesAreRefusedAndCutWhenTheListIsRead(t *testing.T) {
 	}
 }
 
+func TestCertificatesThatAreHandedOverCount(t *testing.T) {
+	h := newHouse(t)
+	read := func(file string) string {
+		text, err := os.ReadFile(file)
+		h.must(err)
+		return string(text)
+	}
+	g, err := newGateway(&pki{}, testLease, h.gateway.ports, h.gateway.serving)
+	h.must(err)
+	g.listener = listenLocal(t)
+	t.Cleanup(g.session.end)
+	orders, in := io.Pipe()
+	out, answers := io.Pipe()
+	over := make(chan error, 1)
+	go func() { over <- g.obey(orders, answers) }()
+	lines := bufio.NewScanner(out)
+	ask := func(given map[string]any) map[string]any {
+		text, err := json.Marshal(given)
+		h.must(err)
+		_, err = in.Write(append(text, '\n'))
+		h.must(err)
+		if !lines.Scan() {
+			t.Fatal(lines.Err())
+		}
+		var found map[string]any
+		h.must(json.Unmarshal(lines.Bytes(), &found))
+		return found
+	}
+	files := map[string]any{"ca": read(h.gpu.ca), "certificate": read(h.gpu.certificate), "key": read(h.gpu.key), "crl": nil}
+	said := ask(map[string]any{"epoch": 1, "client": computeHost, "pki": files})
+	if said["epoch"] != 1.0 || said["trouble"] != nil {
+		t.Fatalf("%v", said)
+	}
+	h.known[0].Address = g.listener.Addr().String()
+	h.write()
+	h.admits("certificates that were handed over")
+	if said := ask(map[string]any{"pki": map[string]any{"ca": "x"}}); said["trouble"] == nil {
+		t.Error("no trouble with certificates that are none")
+	}
+	h.admits("those before ones that are none")
+	h.authority.revoke(h.gpu.crl, time.Now().Add(time.Hour), h.serials[0])
+	files["crl"] = read(h.gpu.crl)
+	ask(map[string]any{"pki": files})
+	h.refuses("a list that was handed over later", guestCID, testLease)
+	in.Close()
+	h.must(<-over)
+}
+
+func TestTermsThatComeAgainAfterALinkBrokeEndNoGateway(t *testing.T) {
+	h := newHouse(t)
+	h.must(exchangeByte(h.dial()))
+	h.gateway.mu.Lock()
+	h.gateway.carries.Close()
+	h.gateway.mu.Unlock()
+	for _, mbps := range []uint64{0, 5, 7} {
+		h.must(h.gateway.learn(terms{Epoch: 1, Client: computeHost, MBps: mbps}))
+	}
+	h.admits("after all that")
+}
+
 func TestTheLinkDiesWithTheProcessOfTheGuest(t *testing.T) {
 	h := newHouse(t)
 	machine := exec.Command("sleep", "60")

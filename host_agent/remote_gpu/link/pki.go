@@ -19,7 +19,8 @@ import (
 	"time"
 )
 
-// A pki is the operator's: files that are read again on SIGHUP. Nothing is signed here.
+// A pki is the operator's: files that are read again on SIGHUP, or what they hold, handed over by who may read them.
+// Nothing is signed here.
 type pki struct {
 	ca, certificate, key, crl string
 	now                       atomic.Value // credentials
@@ -27,7 +28,15 @@ type pki struct {
 	live                      map[*sealed]judge
 }
 
-// credentials are what the files held when they were read last.
+// texts are what the files hold, in PEM.
+type texts struct {
+	CA          string  `json:"ca"`
+	Certificate string  `json:"certificate"`
+	Key         string  `json:"key"`
+	CRL         *string `json:"crl"` // nil: there is no such file
+}
+
+// credentials are what counts now.
 type credentials struct {
 	roots   *x509.CertPool
 	own     tls.Certificate
@@ -47,7 +56,31 @@ func (p *pki) flags(set *flag.FlagSet, name string) {
 
 // load reads all files. What was read before stays where one of them cannot be used.
 func (p *pki) load() error {
-	found, err := p.read()
+	var found texts
+	for _, each := range []struct {
+		file string
+		text *string
+	}{{p.ca, &found.CA}, {p.certificate, &found.Certificate}, {p.key, &found.Key}} {
+		held, err := os.ReadFile(each.file)
+		if err != nil {
+			return err
+		}
+		*each.text = string(held)
+	}
+	list, err := os.ReadFile(p.crl)
+	if err == nil {
+		text := string(list)
+		found.CRL = &text
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return p.take(found)
+}
+
+// take has texts count from now on, for connections that there are, too. What counted before stays where one of them
+// cannot be used.
+func (p *pki) take(given texts) error {
+	found, err := given.read()
 	if err != nil {
 		return err
 	}
@@ -63,42 +96,35 @@ func (p *pki) load() error {
 	return nil
 }
 
-func (p *pki) read() (*credentials, error) {
-	own, err := tls.LoadX509KeyPair(p.certificate, p.key)
+func (given texts) read() (*credentials, error) {
+	own, err := tls.X509KeyPair([]byte(given.Certificate), []byte(given.Key))
 	if err != nil {
-		return nil, err
-	}
-	signers, err := os.ReadFile(p.ca)
-	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the certificate or its key: %w", err)
 	}
 	found := &credentials{roots: x509.NewCertPool(), own: own}
 	var authorities []*x509.Certificate
-	for _, each := range blocks(signers, "CERTIFICATE") {
+	for _, each := range blocks([]byte(given.CA), "CERTIFICATE") {
 		one, err := x509.ParseCertificate(each)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", p.ca, err)
+			return nil, fmt.Errorf("the authorities: %w", err)
 		}
 		authorities = append(authorities, one)
 		found.roots.AddCert(one)
 	}
 	if authorities == nil {
-		return nil, fmt.Errorf("%s: no certificate", p.ca)
+		return nil, errors.New("the authorities: no certificate")
 	}
-	text, err := os.ReadFile(p.crl)
-	if errors.Is(err, fs.ErrNotExist) {
+	if given.CRL == nil {
 		return found, nil
-	} else if err != nil {
-		return nil, err
 	}
 	found.hasList = true
-	for _, each := range blocks(text, "X509 CRL") {
+	for _, each := range blocks([]byte(*given.CRL), "X509 CRL") {
 		list, err := x509.ParseRevocationList(each)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", p.crl, err)
+			return nil, fmt.Errorf("the lists of revoked certificates: %w", err)
 		}
 		if err := signed(list, authorities); err != nil {
-			return nil, fmt.Errorf("%s: %w", p.crl, err)
+			return nil, err
 		}
 		found.lists = append(found.lists, list)
 	}

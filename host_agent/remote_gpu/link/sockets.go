@@ -266,5 +266,14 @@ func readable(fd uintptr) bool {
 	return n == 1
 }
 
+// hide keeps other processes of the same user from the memory of this one, and from what it has open.
+func hide() error {
+	const prSetDumpable = 4
+	if _, _, failed := syscall.Syscall(syscall.SYS_PRCTL, prSetDumpable, 0, 0); failed != 0 {
+		return os.NewSyscallError("prctl", failed)
+	}
+	return nil
+}
+
 // deadline is when an exchange must be over.
 func deadline() time.Time { return time.Now().Add(handshakeLimit) }
