@@ -21,6 +21,7 @@ class ServedLease:
     :param service_level: part of its time
     :param api: by which the GPU is used
     :param network_mbps: promised on this host's NIC, megabytes a second; 0: what others leave
+    :param client_host: that may connect, as its certificate names it; '': none, or the service is too old to say
     """
 
     id: str
@@ -30,6 +31,7 @@ class ServedLease:
     service_level: str
     api: str
     network_mbps: int
+    client_host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class AttachedLease:
     :param server_id: the server that may use it
     :param api: by which the GPU is used
     :param address: where its server process listens
+    :param gpu_host: that it runs on, as its certificate names it; '': the service is too old to say
+    :param network_mbps: promised, megabytes a second; 0: what others leave
     """
 
     id: str
@@ -60,6 +64,8 @@ class AttachedLease:
     server_id: str
     api: str
     address: str
+    gpu_host: str = ""
+    network_mbps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +161,19 @@ def lease_id(text: str) -> str:
 
 
 def kept_answer(answer: LeaseAnswer) -> dict[str, Any]:
-    """Return an answer as it is kept, for :func:`read_answer`."""
-    return asdict(answer)
+    """Return an answer as it is kept, for :func:`read_answer`.
+
+    Without what says nothing: a service that does not say it refuses it, too.
+    """
+    found = asdict(answer)
+    for each in (*found["serves"], *found["attaches"]):
+        for name in ("client_host", "gpu_host"):
+            if each.get(name) == "":
+                del each[name]
+    for each in found["attaches"]:
+        if each["network_mbps"] == 0:
+            del each["network_mbps"]
+    return found
 
 
 def _served(found: Value) -> ServedLease:
@@ -168,6 +185,7 @@ def _served(found: Value) -> ServedLease:
         found.member("service_level").text(),
         found.member("api").text(),
         found.member("network_mbps").integer(),
+        _optional_text(found, "client_host"),
     )
 
 
@@ -178,4 +196,12 @@ def _attached(found: Value) -> AttachedLease:
         found.member("server_id").text(),
         found.member("api").text(),
         found.member("address").text(),
+        _optional_text(found, "gpu_host"),
+        0 if "network_mbps" not in found.members() else found.member("network_mbps").integer(),
     )
+
+
+def _optional_text(found: Value, name: str) -> str:
+    """Return a member that an older service does not say, '' where it does not."""
+    value = found.members().get(name)
+    return "" if value is None else value.text()

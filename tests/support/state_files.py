@@ -96,6 +96,7 @@ FILES: dict[str, dict[str, Any]] = {
                 "service_level": "silver",
                 "api": "opencl",
                 "network_mbps": 100,
+                "client_host": "c1",
             }
         ],
         "ends": [{"id": "b", "epoch": 2}],
@@ -106,6 +107,8 @@ FILES: dict[str, dict[str, Any]] = {
                 "server_id": "a",
                 "api": "opencl",
                 "address": "10.0.0.1:7001",
+                "gpu_host": "g1",
+                "network_mbps": 100,
             }
         ],
     },

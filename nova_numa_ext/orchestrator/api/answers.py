@@ -194,6 +194,7 @@ HOST_LEASES: Final = _object(
                 name: _ASKED_LEASE["properties"][name]
                 for name in ("memory_mb", "service_level", "api", "network_mbps")
             },
+            client_host=_text("host that may connect, as its certificate names it; empty: none"),
         ),
         "leases whose server process the host is to run",
     ),
@@ -208,6 +209,8 @@ HOST_LEASES: Final = _object(
             server_id=_text("server that may use it"),
             api=_ASKED_LEASE["properties"]["api"],
             address=_text("where its server process listens"),
+            gpu_host=_text("host of the GPU, as its certificate names it"),
+            network_mbps=_ASKED_LEASE["properties"]["network_mbps"],
         ),
         "leases of the host's servers: their GPU's host has acknowledged the epoch",
     ),

@@ -261,7 +261,12 @@ _EPOCH: Final = {
 }
 
 
-def _of_leases(description: str, **more: Mapping[str, Any]) -> dict[str, Any]:
+_HOST_NAME: Final = {"type": "string", "maxLength": 255}
+
+
+def _of_leases(
+    description: str, optional: Mapping[str, Any] | None = None, **more: Mapping[str, Any]
+) -> dict[str, Any]:
     members = {"id": {**_UUID, "description": "of the lease"}, "epoch": _EPOCH, **more}
     return {
         "type": "array",
@@ -271,7 +276,7 @@ def _of_leases(description: str, **more: Mapping[str, Any]) -> dict[str, Any]:
             "type": "object",
             "required": list(members),
             "additionalProperties": False,
-            "properties": members,
+            "properties": {**members, **(optional or {})},
         },
     }
 
@@ -285,6 +290,7 @@ _ASKED: Final = {
     "properties": {
         "serves": _of_leases(
             "leases that it serves",
+            {"client_host": {**_HOST_NAME, "description": "host that may connect"}},
             gpu={**_UUID, "description": "provider of the GPU"},
             memory_mb={**_AMOUNT, "minimum": 1, "description": "of the GPU, MiB"},
             service_level={"enum": list(ServiceLevel), "description": "part of the GPU's time"},
@@ -294,6 +300,10 @@ _ASKED: Final = {
         "ends": _of_leases("leases that it is to end"),
         "attaches": _of_leases(
             "leases of its servers",
+            {
+                "gpu_host": {**_HOST_NAME, "description": "host of the GPU"},
+                "network_mbps": {**_AMOUNT, "description": "promised, MB/s"},
+            },
             server_id={**_UUID, "description": "that uses it"},
             api={"enum": list(RemoteGpuApi), "description": "by which the GPU is used"},
             address={"type": "string", "maxLength": 255, "description": "of the lease's process"},

@@ -128,6 +128,8 @@ def host_leases(found: Sequence[StoredLease], host: str) -> dict[str, Any]:
                     "server_id": each.server,
                     "api": each.asked.api,
                     "address": each.address,
+                    "gpu_host": lease.gpu_host,
+                    "network_mbps": each.asked.network_mbps,
                 }
             )
     return {"serves": served, "ends": ends, "attaches": attached}
@@ -142,6 +144,7 @@ def _served(found: StoredLease) -> dict[str, Any]:
         "service_level": found.asked.level,
         "api": found.asked.api,
         "network_mbps": found.asked.network_mbps,
+        "client_host": found.lease.client_host,
     }
 
 

@@ -1247,9 +1247,13 @@ def _other_bodies(lease):
     known = {"id": lease, "epoch": 1}
     serves = {"gpu": GROUP, "memory_mb": 1000, "service_level": "silver", "network_mbps": 0}
     asked = {
-        "serves": [known | serves | {"api": "opencl"}],
+        "serves": [known | serves | {"api": "opencl", "client_host": "c1"}],
         "ends": [known],
-        "attaches": [known | server | {"api": "cuda", "address": "g1:7000"}],
+        "attaches": [
+            known
+            | server
+            | {"api": "cuda", "address": "g1:7000", "gpu_host": "g1", "network_mbps": 100}
+        ],
     }
     report = {
         "serves": [known | {"address": "g1:7000"}],

@@ -60,6 +60,7 @@ def test_a_lease_is_attached_where_its_server_runs_and_ends_when_its_host_says_s
     service.round()
     (serves,) = service.ask("g1").json["serves"]
     assert (serves["id"], serves["epoch"], serves["memory_mb"]) == (lease.uuid, 1, 1000)
+    assert serves["client_host"] == "", "none may connect yet"
     service.obey()
     assert service.state(lease) is LeaseState.READY
     service.report("c1", servers=[SERVER])
@@ -75,7 +76,11 @@ def test_a_lease_is_attached_where_its_server_runs_and_ends_when_its_host_says_s
         "server_id": SERVER,
         "api": "opencl",
         "address": "g1:7000",
+        "gpu_host": "g1",
+        "network_mbps": 0,
     }
+    (serves,) = service.ask("g1").json["serves"]
+    assert serves["client_host"] == "c1"
     service.leases.change(service.leases.read(lease.uuid), life.release, ENGINE)
     assert service.attaches("c1") == []
     service.round()
