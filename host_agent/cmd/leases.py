@@ -32,6 +32,7 @@ from host_agent.remote_gpu import isolation
 from host_agent.remote_gpu.answer import RunningServers
 from host_agent.remote_gpu.gpu_host import GpuHost
 from host_agent.remote_gpu.groups import LeaseGroups, own_group
+from host_agent.remote_gpu.link_files import LinkFiles, LinkPaths
 from host_agent.remote_gpu.processes import LeaseCommand, LeaseProcesses
 from host_agent.remote_gpu.publishing import Publishing
 from host_agent.remote_gpu.turns import HttpAnswer, LeaseTurns, Request, pause_s
@@ -102,19 +103,22 @@ def _run(conf: Configuration, *, once: bool) -> int:
     libvirt = LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
     host = conf.host.name or libvirt.hostname()
     pool = lent(conf.remote_gpus, host)
+    by = certificates(conf.remote_gpus)
     command = LeaseCommand(
         conf.remote_gpus.transport,
         conf.remote_gpus.transports,
         conf.remote_gpus.address,
         gpu_uuids(pool),
         conf.remote_gpus.nodes(),
+        None if by is None else conf.remote_gpus.link,
     )
+    run = folder / "run"
     with single_instance(folder / "lock", "stop it first"):
         turns = LeaseTurns(
             host,
             requests(make_adapter(conf, _SERVICE)),
             GpuHost(
-                LeaseProcesses(folder / "run", command, apart(conf.remote_gpus, folder / "run")),
+                LeaseProcesses(run, command, apart(conf.remote_gpus, run), by),
                 folder / "epochs.json",
             ),
             lambda: servers(libvirt) if conf.remote_gpus.uses else RunningServers(),
@@ -173,6 +177,30 @@ def apart(options: RemoteGpuOptions, folder: Path) -> LeaseGroups | None:
         return LeaseGroups(folder, own_group())
     except CapabilityMissingError as error:
         raise ConfigurationError(str(error)) from error
+
+
+def certificates(options: RemoteGpuOptions) -> LinkFiles | None:
+    """Return by which certificates clients of this host's leases come, None where they come by plain TCP.
+
+    :raises ConfigurationError: they cannot be read, or the program that takes clients by them is not there
+    """
+    if not options.gpus:
+        return None
+    if not options.certificate:
+        _LOG.warning("certificate is not set: clients of leases come by plain TCP")
+        return None
+    if not os.access(options.link, os.X_OK):
+        raise ConfigurationError(
+            f"[remote_gpus]link: {options.link} is no program. Build it (make link) and install it there."
+        )
+    found = LinkFiles(
+        LinkPaths(Path(options.certificate), options.key, options.authorities, options.revoked)
+    )
+    try:
+        found.read()
+    except ServiceUnavailableError as error:
+        raise ConfigurationError(str(error)) from error
+    return found
 
 
 def servers(libvirt: DomainSource) -> RunningServers:

@@ -87,6 +87,39 @@ class RemoteGpuOptions(Section):
         change="this host lends GPUs to other hosts: its address in the network of the fabric",
         leave="it lends none, or only to itself",
     )
+    certificate: str = option(
+        "",
+        "Certificate of this host, PEM with its chain, for servers (serverAuth), with the name that nova has for this "
+        "host among its DNS names; libvirt's own is /etc/pki/libvirt/servercert.pem. With it, clients of leases come "
+        "by TLS 1.3 and have to show a certificate of the host that may use the lease; without, by plain TCP that "
+        "nothing encrypts, and no guest reaches a lease. Files that change are read again.",
+        change="this host lends GPUs to users",
+        leave="it lends none, or you try the control plane",
+    )
+    key: Path = option(
+        Path("/etc/pki/libvirt/private/serverkey.pem"),
+        "Key of that certificate. The agent's user has to be able to read it.",
+        change="it is elsewhere, as where libvirt's own is root's alone",
+        leave="there is no certificate",
+    )
+    authorities: Path = option(
+        Path("/etc/pki/CA/cacert.pem"),
+        "Certificates of those who sign hosts' certificates, PEM.",
+        change="they are elsewhere",
+        leave="there is no certificate",
+    )
+    revoked: Path = option(
+        Path("/etc/pki/CA/cacrl.pem"),
+        "Lists of revoked certificates, PEM; where the file is there, each authority needs one that has not ended.",
+        change="they are elsewhere",
+        leave="there is no certificate",
+    )
+    link: Path = option(
+        Path("/usr/bin/numa-ext-rgpu"),
+        "Program of the link, which takes clients by these certificates.",
+        change="it is elsewhere",
+        leave="there is no certificate",
+    )
     uses: bool = option(
         False,
         "Servers of this host use leases: which ones run is asked of libvirt and reported to the job service.",

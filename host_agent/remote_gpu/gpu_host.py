@@ -78,7 +78,7 @@ class GpuHost:
             with self._writes:
                 known = self._gateways.get(asked.id, gateway).give(gateway.epoch)
                 self._keep({**self._gateways, asked.id: known})
-        return self._processes.serve(asked.id, gateway.epoch)
+        return self._processes.serve(asked.id, gateway.epoch, asked.client_host, asked.network_mbps)
 
     def _hand(self, lease: str, do: Callable[[], tuple[int, str] | None]) -> None:
         if lease not in self._in_hand:

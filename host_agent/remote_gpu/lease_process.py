@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process of one lease: starts the server of its transport, and leads clients of the right epoch to it::
 
-    client ── TCP ──> lease_process ── 127.0.0.1:PORT ──> server of the transport
-                        first line: the epoch               (fake, or what a file declares)
+    doorman ── TLS 1.3 ──> gateway of the link ── 127.0.0.1:PORT ──> server of the transport
+                           (:mod:`.link_clients`)                    (fake, or what a file declares)
+    client ── TCP ──> this process (:mod:`.plain_clients`) ─────────> the same
 
 Started by :mod:`.processes`; all of it in namespaces of its own (:mod:`.isolation`) where it is given a control group.
-The sockets are made before, in the host's network, and taken along. By the Unix socket CONTROL, on which it listens
-once its server serves, it learns which epoch counts, one JSON object a line, each answered with
-``{"epoch": E, "address": A}``::
+The sockets are made before, in the host's network, and taken along. Where it is given the link's program, a gateway
+takes the clients, else it does itself, unencrypted. By the Unix socket CONTROL, on which it listens once its server
+serves, it learns which epoch counts, one JSON object a line, each answered with ``{"epoch": E, "address": A}``::
 
-    {"epoch": 3}    serve epoch 3; clients of another one are cut before the answer
-    {}              what is served?
-    {"end": true}   cut all, end the server, answer, and end
+    {"epoch": 3, "client": HOST, "mbps": N}   serve epoch 3 to that host; clients of others are cut before the answer
+    {"pki": {"ca": PEM, ...}}                 let these certificates count; the answer has the digest of those that
+                                              do as "pki", and where these cannot count, why, as "trouble"
+    {}                                        what is served?
+    {"end": true}                             cut all, end the server, answer, and end
 
-A client begins with a line, ``EPOCH`` or ``EPOCH N`` for port N of a server that has several. The answer is the line
-``ok``, after which all bytes are the server's, or ``refused``, then the end. Nothing is encrypted, and the epoch is the
-only thing that is checked: any program that reaches the address can guess it.
-
-It ends with its server, and the server with it, whatever the one or the other dies of.
+Plain TCP knows neither hosts nor certificates. It ends with its server or its gateway, and they with it, whatever the
+one or the other dies of.
 """
 
 import argparse
@@ -29,50 +29,50 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from host_agent.remote_gpu import groups, isolation
+from host_agent.remote_gpu.clients import LOCAL, Clients
+from host_agent.remote_gpu.link_clients import LinkClients
+from host_agent.remote_gpu.plain_clients import PlainClients
 from host_agent.transports.registry import Transports
 from host_agent.transports.transport import GpuServer, ServerCommand
 from host_agent.util.parent import die_with_parent
-from nova_numa_ext.policy.remote_gpu.gateway import Gateway
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
 
 STARTS_S: Final = 10.0
 """How long a server may take until it serves, seconds."""
 
-_MOST_BYTES: Final = 65_536
-_FIRST_LINE_S: Final = 10.0
 _LOOK_S: Final = 0.02
 _TRIES: Final = 50
-_LOCAL: Final = "127.0.0.1"
+_MOST_LINE_BYTES: Final = 64 << 20  # lists of revoked certificates can be long
 
 
 class LeaseServer:
-    """The server of one lease, and the clients that are led to it.
+    """The server of one lease.
 
     :param ports: of the server, on 127.0.0.1
+    :param clients: leads them to it
     """
 
-    def __init__(self, ports: Sequence[int]) -> None:
+    def __init__(self, ports: Sequence[int], clients: Clients) -> None:
         self._ports = ports
-        self._gateway = Gateway()
-        self._clients: set[asyncio.StreamWriter] = set()
+        self._clients = clients
         self._address = ""
         self._asked_to_end = asyncio.Event()
         self._has_ended = asyncio.Event()
 
     async def run(self, command: ServerCommand, lock: int, sockets: "Sockets") -> int:
-        """Start the server and serve until the end is asked for, or the server ends; return the exit status.
+        """Start the server and serve until the end is asked for, or server or gateway end; return the exit status.
 
         :param command: of the server
         :param lock: open file with a lock that the server and all that it starts hold, too
         :param sockets: on which it is to listen
-        :raises ServiceUnavailableError: the server does not start
+        :raises ServiceUnavailableError: the server, or what takes clients, does not start
         """
         # A session of its own, so that all its processes can be killed; this process has one thread.
         server = await asyncio.create_subprocess_exec(
@@ -87,19 +87,26 @@ class LeaseServer:
         )
         ends = asyncio.create_task(server.wait())
         asked = asyncio.create_task(self._asked_to_end.wait())
+        closed: asyncio.Task[None] | None = None
         try:
             await self._served(command, ends)
+            await self._clients.begin(sockets.clients, server.pid, lock)
+            closed = asyncio.create_task(self._clients.ended())
             await self._listen(sockets)
-            await asyncio.wait({ends, asked}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({ends, asked, closed}, return_when=asyncio.FIRST_COMPLETED)
             if not asked.done():
-                sys.stderr.write(f"the server has ended with status {server.returncode}\n")
+                who = f"server has ended with status {server.returncode}"
+                sys.stderr.write(f"the {who if ends.done() else 'gateway has ended'}\n")
             return 0 if asked.done() else 1
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(server.pid, signal.SIGKILL)
             await ends
+            await self._clients.cut()
             self._has_ended.set()
-            asked.cancel()
+            for each in (asked, closed):
+                if each is not None:
+                    each.cancel()
             # The answer to the request for the end has been waiting for that.
             await asyncio.sleep(_LOOK_S)
 
@@ -118,88 +125,36 @@ class LeaseServer:
             return await _succeeds(command, limit_s)
         for port in self._ports:
             try:
-                _reader, writer = await asyncio.open_connection(_LOCAL, port)
+                _reader, writer = await asyncio.open_connection(LOCAL, port)
             except OSError:
                 return False
             writer.close()
         return True
 
     async def _listen(self, sockets: "Sockets") -> None:
-        await asyncio.start_server(self._client, sock=sockets.clients)
         name, port = sockets.clients.getsockname()[:2]
         self._address = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
-        await asyncio.start_unix_server(self._asked, sock=sockets.control)
+        await asyncio.start_unix_server(self._asked, sock=sockets.control, limit=_MOST_LINE_BYTES)
 
     async def _asked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the host's supervisor."""
         try:
             while line := await reader.readline():
-                asked = json.loads(line)
-                if asked.get("end"):
-                    self._learn(None)
-                    self._asked_to_end.set()
-                    await self._has_ended.wait()
-                elif "epoch" in asked:
-                    self._learn(asked["epoch"])
-                writer.write(json.dumps(self._state()).encode() + b"\n")
+                answer = await self._obeyed(json.loads(line))
+                writer.write(json.dumps(answer).encode() + b"\n")
                 await writer.drain()
         except (ConnectionError, ValueError, AttributeError, TypeError) as error:
             sys.stderr.write(f"control: {error}\n")
         finally:
             writer.close()
 
-    def _state(self) -> dict[str, Any]:
-        return {"epoch": self._gateway.epoch, "address": self._address}
-
-    def _learn(self, epoch: int | None) -> None:
-        found = self._gateway.learn(epoch)
-        if found != self._gateway:
-            for client in self._clients:
-                client.transport.abort()
-        self._gateway = found
-
-    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        server = None
-        try:
-            async with asyncio.timeout(_FIRST_LINE_S):
-                epoch, port = self._first(await reader.readline())
-                if port and self._gateway.accepts(epoch):
-                    from_server, server = await asyncio.open_connection(_LOCAL, port)
-            # Nothing is awaited between the question and the entry: an epoch that comes later cuts this client.
-            if server is None or not self._gateway.accepts(epoch):
-                writer.write(b"refused\n")
-                return
-            self._clients.add(writer)
-            writer.write(b"ok\n")
-            async with asyncio.TaskGroup() as both:
-                both.create_task(_copied(reader, server))
-                both.create_task(_copied(from_server, writer))
-        except (OSError, TimeoutError, ValueError) as error:
-            sys.stderr.write(f"client: {error}\n")
-        finally:
-            self._clients.discard(writer)
-            for each in (writer, server):
-                if each is not None:
-                    each.close()
-
-    def _first(self, line: bytes) -> tuple[int, int]:
-        """Return the epoch and the server's port that a client asks for; 0 where it asks for none that there is."""
-        epoch, _, number = line.strip().partition(b" ")
-        number = number or b"0"
-        if not (epoch.isdigit() and number.isdigit() and int(number) < len(self._ports)):
-            return 0, 0
-        return int(epoch), self._ports[int(number)]
-
-
-async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy all that comes, and the end of it; where the one is cut, so is the other."""
-    try:
-        while data := await reader.read(_MOST_BYTES):
-            writer.write(data)
-            await writer.drain()
-        writer.write_eof()
-    except OSError:
-        writer.transport.abort()
+    async def _obeyed(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        if asked.get("end"):
+            self._asked_to_end.set()  # before its gateway ends: that is no fault then
+            await self._clients.cut()
+            await self._has_ended.wait()
+            return {"address": self._address}
+        return {**await self._clients.obey(asked), "address": self._address}
 
 
 async def _succeeds(command: ServerCommand, limit_s: float) -> bool:
@@ -244,7 +199,7 @@ class Ports(AbstractContextManager[Sequence[int]]):
                 found = self._found(kept)
                 self._kept = kept.pop_all()
                 return found
-        raise ServiceUnavailableError(f"No {self._count} consecutive ports of {_LOCAL} are free.")
+        raise ServiceUnavailableError(f"No {self._count} consecutive ports of {LOCAL} are free.")
 
     def __exit__(self, *_error: object) -> None:
         """Let others have them."""
@@ -253,10 +208,10 @@ class Ports(AbstractContextManager[Sequence[int]]):
     def _found(self, kept: ExitStack) -> Sequence[int]:
         with ExitStack() as bound:
             first = bound.enter_context(socket.socket())
-            first.bind((_LOCAL, 0))
+            first.bind((LOCAL, 0))
             port = first.getsockname()[1]
             for other in range(port + 1, port + self._count):
-                bound.enter_context(socket.socket()).bind((_LOCAL, other))
+                bound.enter_context(socket.socket()).bind((LOCAL, other))
             found = range(port, port + self._count)
             for each in found:
                 name = f"\0numa-ext-lease-port-{each}"
@@ -318,13 +273,16 @@ def _serve(given: argparse.Namespace) -> int:
     folder.mkdir(mode=0o700, exist_ok=True)
     sockets = Sockets.bound(given.control, given.host)
     if given.group is not None:
-        paths, devices = tuple(transport.paths()), tuple(given.device)
-        isolation.enter(isolation.Visible(folder, paths, devices))
+        paths = (*transport.paths(), *filter(None, (given.link,)))
+        isolation.enter(isolation.Visible(folder, paths, tuple(given.device)))
         folder = isolation.FOLDER
     with Ports(transport.capabilities().ports) as ports:
         asked = GpuServer(given.control.stem, given.gpu, given.memory_mb, ports[0], folder)
         command = transport.server_command(asked)
-        return asyncio.run(LeaseServer(ports).run(command, lock, sockets))
+        clients: Clients = PlainClients(ports)
+        if given.link is not None:
+            clients = LinkClients(given.link, given.control.stem, ports)
+        return asyncio.run(LeaseServer(ports, clients).run(command, lock, sockets))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -338,6 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--memory-mb", type=int, required=True)
     parser.add_argument("--device", type=Path, action="append", default=[])
     parser.add_argument("--group", type=Path)
+    parser.add_argument("--link", type=Path)
     given = parser.parse_args(arguments)
     try:
         return _serve(given)

@@ -32,6 +32,7 @@ from host_agent.remote_gpu.answer import ServedLease
 from host_agent.remote_gpu.groups import LeaseGroups
 from host_agent.remote_gpu.hung import kill_listener
 from host_agent.remote_gpu.lease_process import STARTS_S
+from host_agent.remote_gpu.link_files import LinkFiles
 from host_agent.util.trees import remove_tree
 from placement_traits.command_line import SAFE_FOLDER, module
 from placement_traits.errors import ServiceUnavailableError
@@ -57,6 +58,7 @@ class LeaseCommand:
     :param address: of this host, on which clients are served
     :param gpus: provider of each lent GPU -> its name
     :param devices: name of a GPU -> its nodes in /dev
+    :param link: program by whose gateways clients come; None: they come by plain TCP
     """
 
     transport: str
@@ -64,6 +66,7 @@ class LeaseCommand:
     address: str
     gpus: Mapping[str, str]
     devices: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
+    link: Path | None = None
 
     def __call__(self, lease: ServedLease, control: Path) -> list[str]:
         """Return it for one lease.
@@ -79,6 +82,7 @@ class LeaseCommand:
             *("--transports", str(self.transports.absolute()), "--gpu", gpu),
             *("--memory-mb", str(lease.memory_mb)),
             *(f"--device={each}" for each in self.devices.get(gpu, ())),
+            *(() if self.link is None else ("--link", str(self.link.absolute()))),
         ]
 
 
@@ -103,12 +107,20 @@ class LeaseProcesses:
     :param folder: of their sockets, for their owner alone
     :param command: how one is started
     :param groups: of those that are kept apart; None: they are not
+    :param certificates: by which their gateways know doormen; None: they have no gateways
     """
 
-    def __init__(self, folder: Path, command: CommandOf, groups: LeaseGroups | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        command: CommandOf,
+        groups: LeaseGroups | None = None,
+        certificates: LinkFiles | None = None,
+    ) -> None:
         self._folder = folder = folder.absolute()
         self._command = command
         self._groups = groups
+        self._certificates = certificates
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._silent_since_s: dict[str, float] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -126,17 +138,46 @@ class LeaseProcesses:
         if self._ask(asked.id, {}) is None:
             self._start(asked)
 
-    def serve(self, lease: str, epoch: int) -> tuple[int, str]:
+    def serve(
+        self, lease: str, epoch: int, client_host: str = "", network_mbps: int = 0
+    ) -> tuple[int, str]:
         """Have a lease served at an epoch by the process that there is; return epoch and address.
 
+        :param client_host: that may connect, by the name in its certificate; '': none. Plain TCP does not ask
+        :param network_mbps: promised, megabytes a second; 0: no limit
         :raises LeaseProcessGoneError: there is none any more, nor anything that it started
-        :raises ServiceUnavailableError: it does not answer, or something that it started has not ended
+        :raises ServiceUnavailableError: it does not answer, takes no certificates, or something that it started has
+            not ended
         """
-        found = self._ask(lease, {"epoch": epoch})
+        terms = {"epoch": epoch, "client": client_host, "mbps": network_mbps}
+        found = self._ask(lease, terms)
+        if found is not None and self._certificates is not None:
+            found = self._handed(self._certificates, lease, found)
         if found is None:
             self._end_rest(lease)
             raise LeaseProcessGoneError(lease, epoch)
         return int(found["epoch"]), str(found["address"])
+
+    def _handed(
+        self, certificates: LinkFiles, lease: str, found: Mapping[str, Any]
+    ) -> Mapping[str, Any] | None:
+        """See that the gateway of a lease has the certificates that count; return what its process says, None for none.
+
+        :param found: what it said last
+        :raises ServiceUnavailableError: it has none that it can use
+        """
+        texts, expected = certificates.read()
+        if found.get("pki") == expected:
+            return found
+        answer = self._ask(lease, {"pki": texts})
+        if answer is None:
+            return None
+        trouble = answer.get("trouble", "it has no gateway, it was started without certificates")
+        if not answer.get("pki"):
+            raise ServiceUnavailableError(f"No doorman can reach lease {lease}: {trouble}.")
+        if answer["pki"] != expected:
+            _LOG.warning("lease %s: certificates of before stay: %s", lease, trouble)
+        return answer
 
     def end(self, lease: str) -> None:
         """End the process of a lease; afterwards none serves it.

@@ -31,56 +31,9 @@ from host_agent.remote_gpu.processes import (
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 from placement_traits.oslo_options import ConfigurationError
 from tests.support.apart import groups_of, lease_groups, processes_in
+from tests.support.lease_spy import write_spy
 from tests.support.polling import until
 
-SPY = """
-import contextlib, ctypes, os, socket, subprocess, sys, threading, time
-libc = ctypes.CDLL(None, use_errno=True)
-def failed(result):
-    return os.strerror(ctypes.get_errno()) if result else "done"
-def status(name):
-    lines = open("/proc/self/status").read().splitlines()
-    return next(line.split()[1] for line in lines if line.startswith(name + ":"))
-def states():
-    return [open(f"/proc/{each}/stat").read().rpartition(")")[2].split()[0]
-            for each in os.listdir("/proc") if each.isdecimal()]
-def orphans(count):
-    # each child leaves a grandchild to init, which ends at once
-    for _ in range(count):
-        subprocess.run([sys.executable, "-I", "-S", "-c", "import os; os._exit(0 if os.fork() else 0)"])
-def escape():
-    # As a daemon does: no file, no session, no parent of before.
-    if os.fork():
-        return True
-    os.setsid()
-    if os.fork():
-        os._exit(0)
-    os.closerange(0, 4096)
-    time.sleep(600)
-    os._exit(0)
-def serve(client):
-    with client, contextlib.suppress(ConnectionError):
-        for line in client.makefile("r"):
-            try:
-                answer = repr(eval(line))
-            except Exception as error:
-                answer = repr(f"{type(error).__name__}: {error}")
-            client.sendall(answer.encode() + b"\\n")
-with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listening:
-    while True:
-        threading.Thread(target=serve, args=(listening.accept()[0],), daemon=True).start()
-"""
-DECLARED = """
-name = "spy"
-apis = ["cuda"]
-slices = "advisory"
-[server]
-argv = ["{python}", "-I", "-S", "{script}", "{{port}}"]
-environment = {{ HOME = "{{folder}}", SEEN = "{{gpu}}" }}
-paths = ["{script}"]
-[guest.environment]
-SPY = "{{endpoints}}"
-"""
 DEVICES = {"GPU-a": (Path("/dev/full"),), "GPU-b": (Path("/dev/tty"),)}
 
 
@@ -89,10 +42,7 @@ class Leases:
 
     def __init__(self, folder):
         self.folder, self.run = folder, folder / "run"
-        (folder / "spy.py").write_text(SPY)
-        (folder / "spy.toml").write_text(
-            DECLARED.format(python=sys.executable, script=folder / "spy.py")
-        )
+        write_spy(folder)
         names = {each: each for each in DEVICES}
         self.command = LeaseCommand("spy", folder, "127.0.0.1", names, dict(DEVICES))
         self.start()
