@@ -246,6 +246,12 @@ class FakeHost:
     def plug_latency_port(self, uuid: str) -> None:
         self.writes.append(("plug", uuid))
 
+    def plug_vsock(self, uuid: str) -> None:
+        self.writes.append(("plug vsock", uuid))
+
+    def unplug_vsock(self, uuid: str) -> None:
+        self.writes.append(("unplug vsock", uuid))
+
     def rdt_state(self) -> RdtState:
         raise ResctrlUnavailableError("this host has no resctrl tree: test")
 

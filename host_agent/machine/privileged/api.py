@@ -45,6 +45,12 @@ class Privileged(Protocol):
     def plug_latency_port(self, uuid: str) -> None:
         """Plug the latency port into a domain."""
 
+    def plug_vsock(self, uuid: str) -> None:
+        """Plug a vsock device into a domain."""
+
+    def unplug_vsock(self, uuid: str) -> None:
+        """Unplug that device."""
+
     def rdt_state(self) -> RdtState:
         """What planning of RDT groups needs to know."""
 

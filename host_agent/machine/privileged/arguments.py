@@ -219,6 +219,8 @@ BOUNDS: Final[Mapping[str, tuple[Check, ...]]] = {
     ),
     "count": (many(record(_UUID, many(_TID, _THREADS_MAX)), _SERVERS_MAX),),
     "plug_latency_port": (_UUID,),
+    "plug_vsock": (_UUID,),
+    "unplug_vsock": (_UUID,),
     "rdt_state": (),
     "apply_partitions": (
         fields(

@@ -244,6 +244,16 @@ class HostOperations(RdtOperations):
         """Plug the latency port into a domain; see :meth:`.devices.Devices.plug_latency_port`."""
         self._devices.plug_latency_port(uuid)
 
+    @writes(lambda _uuid: None)
+    def plug_vsock(self, uuid: str) -> None:
+        """Plug a vsock device into a domain; see :meth:`.devices.Devices.plug_vsock`."""
+        self._devices.plug_vsock(uuid)
+
+    @writes(lambda _uuid: None)
+    def unplug_vsock(self, uuid: str) -> None:
+        """Unplug that device; see :meth:`.devices.Devices.unplug_vsock`."""
+        self._devices.unplug_vsock(uuid)
+
     @writes_if_asked
     def limit_cpu_time(self, levels: Sequence[tuple[str, int]], write: bool) -> QuotaReport:
         """Throttle servers by CPU time; see :func:`host_agent.machine.privileged.vcpu_quota.throttle`."""

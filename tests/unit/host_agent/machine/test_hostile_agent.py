@@ -143,6 +143,12 @@ class WatchedDevices(Devices):
     def plug_latency_port(self, uuid: str) -> None:
         self.asked.add(uuid)
 
+    def plug_vsock(self, uuid: str) -> None:
+        self.asked.add(uuid)
+
+    def unplug_vsock(self, uuid: str) -> None:
+        self.asked.add(uuid)
+
 
 class Host:
     """Two domains, a process that is none, groups of ours and of others, and the helper's operations over them."""
@@ -307,6 +313,8 @@ class Attacker:
             ],
             "count": lambda: [self.many(lambda: [self.uuid(), self.many(self.tid)])],
             "plug_latency_port": lambda: [self.uuid()],
+            "plug_vsock": lambda: [self.uuid()],
+            "unplug_vsock": lambda: [self.uuid()],
             "apply_partitions": lambda: [self.change(), self.either(True, True, False)],
             "throttle": lambda: [self.many(lambda: [self.group(), self.many(self.level)])],
             "limit_cpu_time": lambda: [

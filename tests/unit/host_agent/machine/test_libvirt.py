@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from host_agent.machine.libvirt import AgentEndsError, LibvirtSource
-from host_agent.machine.privileged.devices import LATENCY_PORT, Devices
+from host_agent.machine.privileged.devices import LATENCY_PORT, VSOCK, VSOCK_ALIAS, Devices
 from placement_traits.errors import CapabilityMissingError, ServiceUnavailableError
 
 libvirt = pytest.importorskip("libvirt")
@@ -151,15 +151,16 @@ def test_the_agent_may_change_nothing(source: LibvirtSource) -> None:
 
 
 class Plugged:
-    """What libvirt was asked to plug in."""
+    """What libvirt was asked to plug in or out."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.devices: list[tuple[str, str, int]] = []
 
-        def attach(domain: Any, device: str, flags: int) -> None:
+        def change(domain: Any, device: str, flags: int) -> None:
             self.devices.append((domain.UUIDString(), device, flags))
 
-        monkeypatch.setattr(libvirt.virDomain, "attachDeviceFlags", attach)
+        monkeypatch.setattr(libvirt.virDomain, "attachDeviceFlags", change)
+        monkeypatch.setattr(libvirt.virDomain, "detachDeviceAlias", change)
 
 
 def test_the_helper_plugs_a_port_into_the_running_domain_only(
@@ -172,11 +173,25 @@ def test_the_helper_plugs_a_port_into_the_running_domain_only(
     assert plugged.devices == [(uuid, LATENCY_PORT, libvirt.VIR_DOMAIN_AFFECT_LIVE)]
 
 
-def test_a_port_that_libvirt_does_not_plug_in_is_said() -> None:
+def test_the_helper_plugs_a_vsock_of_its_own_and_unplugs_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plugged = Plugged(monkeypatch)
+    uuid = libvirt.openReadOnly("test:///default").listAllDomains()[0].UUIDString()
+    devices = Devices("test:///default")
+    devices.plug_vsock(uuid)
+    devices.unplug_vsock(uuid)
+    live = libvirt.VIR_DOMAIN_AFFECT_LIVE
+    assert plugged.devices == [(uuid, VSOCK, live), (uuid, VSOCK_ALIAS, live)]
+    assert f"name='{VSOCK_ALIAS}'" in VSOCK
+
+
+@pytest.mark.parametrize("change", ["plug_latency_port", "plug_vsock", "unplug_vsock"])
+def test_what_libvirt_does_not_plug_is_said(change: str) -> None:
     with pytest.raises(CapabilityMissingError, match="plugs nothing in"):
-        Devices("test:///default").plug_latency_port(GONE)
+        getattr(Devices("test:///default"), change)(GONE)
     with pytest.raises(ServiceUnavailableError, match="libvirt does not answer"):
-        Devices("qemu:///system?socket=/nonexistent").plug_latency_port(GONE)
+        getattr(Devices("qemu:///system?socket=/nonexistent"), change)(GONE)
 
 
 @pytest.fixture
