@@ -26,10 +26,13 @@ from host_agent.conf import configuration
 from host_agent.conf.configuration import Configuration
 from host_agent.conf.remote_gpus import FAKE, RemoteGpuOptions
 from host_agent.machine.libvirt import DomainSource, LibvirtSource, ListedDomain
+from host_agent.machine.privileged.devices import VSOCK_ALIAS
+from host_agent.machine.privileged.seam import open_seam
 from host_agent.model import workload
 from host_agent.model.workload import Activity
 from host_agent.remote_gpu import isolation
 from host_agent.remote_gpu.answer import RunningServers
+from host_agent.remote_gpu.doors import Doors, DoorsThread, GuestDomain, vsock
 from host_agent.remote_gpu.gpu_host import GpuHost
 from host_agent.remote_gpu.groups import LeaseGroups, own_group
 from host_agent.remote_gpu.link_files import LinkFiles, LinkPaths
@@ -38,6 +41,7 @@ from host_agent.remote_gpu.publishing import Publishing
 from host_agent.remote_gpu.turns import HttpAnswer, LeaseTurns, Request, pause_s
 from host_agent.report.clients import make_adapter
 from host_agent.transports.registry import Transports
+from host_agent.transports.transport import RemoteGpuTransport
 from host_agent.util.single_instance import single_instance
 from placement_traits.amounts import MAX_AMOUNT
 from placement_traits.client import PlacementClient
@@ -131,6 +135,14 @@ def _run(conf: Configuration, *, once: bool) -> int:
             publishing.turn()
             return 0 if answered else 1
         publishing.start(stop)
+        if conf.remote_gpus.guests:
+            doors = Doors(
+                open_seam(conf, dry_run=False),
+                lambda: guest_domains(libvirt),
+                transport_of(conf.remote_gpus),
+                folder / "attachments.json",
+            )
+            DoorsThread(doors, turns.attaches, conf.remote_gpus.interval_s).start(stop)
         manager = ServiceManager.of(os.environ)
         while not stop.is_set():
             turns.turn()
@@ -148,10 +160,7 @@ def lent(options: RemoteGpuOptions, host: str) -> LentPool:
     """
     if not options.gpus:
         return options.lent(host)
-    try:
-        transport = Transports(options.transports).named(options.transport)
-    except InvalidValueError as error:
-        raise ConfigurationError(str(error)) from error
+    transport = transport_of(options)
     findings = transport.findings()
     if findings:
         raise ConfigurationError("; ".join(findings))
@@ -159,6 +168,17 @@ def lent(options: RemoteGpuOptions, host: str) -> LentPool:
         _LOG.warning("transport fake: leases of this host have no GPU behind them")
     can = transport.capabilities()
     return options.lent(host, can.apis, enforced=can.enforced)
+
+
+def transport_of(options: RemoteGpuOptions) -> RemoteGpuTransport:
+    """Return the transport of this host.
+
+    :raises ConfigurationError: there is none of that name
+    """
+    try:
+        return Transports(options.transports).named(options.transport)
+    except InvalidValueError as error:
+        raise ConfigurationError(str(error)) from error
 
 
 def apart(options: RemoteGpuOptions, folder: Path) -> LeaseGroups | None:
@@ -212,6 +232,27 @@ def servers(libvirt: DomainSource) -> RunningServers:
     found = {each.uuid: _requested(each) for each in running}
     requests = {server: request for server, request in found.items() if request is not None}
     return RunningServers(frozenset(found), requests)
+
+
+def guest_domains(libvirt: DomainSource) -> list[GuestDomain]:
+    """Return the servers that run or are paused, with their vsock devices; one whose XML makes no sense is left out.
+
+    :raises ServiceUnavailableError: libvirt does not answer
+    """
+    found = []
+    for each in libvirt.domains():
+        if each.activity not in (Activity.RUNNING, Activity.PAUSED):
+            continue
+        try:
+            cid, ours = vsock(each.xml, VSOCK_ALIAS)
+        except InvalidValueError as error:
+            _LOG.warning("server %s reaches no lease: %s", each.uuid, error)
+            continue
+        request = _requested(each)
+        vgpus = 1 if request is None else request.vgpus_per_gpu
+        runs = each.activity is Activity.RUNNING
+        found.append(GuestDomain(each.uuid, cid, ours, runs, vgpus))
+    return found
 
 
 def _requested(domain: ListedDomain) -> RemoteGpuRequest | None:

@@ -126,6 +126,14 @@ class RemoteGpuOptions(Section):
         change="this is a compute node whose servers may use leases",
         leave="this host only lends GPUs",
     )
+    guests: bool = option(
+        False,
+        "Leases are led into servers: numa-host-agent-helper plugs a vsock device into a running server that has a "
+        "lease, and numa-host-agent-doorman gets the file by which it leads guests. Needs uses, and transport: the one "
+        "of the hosts whose GPUs servers of this host use.",
+        change="this is a compute node whose servers use leases of hosts that have certificates",
+        leave="you try the control plane, or images of servers have no numa-ext-rgpu",
+    )
     interval_s: float = option(
         2.0,
         "Seconds between two questions to the job service; each pause is up to a quarter longer or shorter.",
@@ -142,6 +150,9 @@ class RemoteGpuOptions(Section):
         if not self.isolated and not self.trying_out:
             allowed = "true, or trying_out = true: nothing keeps leases apart"
             raise InvalidValueError("[remote_gpus]isolated", self.isolated, allowed)
+        if self.guests and not (self.uses and self.transport):
+            allowed = "false, or uses = true and the name of a transport"
+            raise InvalidValueError("[remote_gpus]guests", self.guests, allowed)
         self.nodes()
         if self.gpus:
             if not self.transport:

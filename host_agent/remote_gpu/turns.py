@@ -13,13 +13,14 @@ all the same what is done here and what it had asked: of this, operators make th
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from host_agent.remote_gpu.answer import (
+    AttachedLease,
     LeaseAnswer,
     LeaseReport,
     RunningServers,
@@ -95,6 +96,10 @@ class LeaseTurns:
         self._tag = ""
         self._reported: LeaseReport | None = None
         self._reported_s = 0.0
+
+    def attaches(self) -> Sequence[AttachedLease] | None:
+        """Return the leases of this host's servers, None while nothing is known of them; for any thread."""
+        return self.answer.attaches if self._known else None
 
     def turn(self) -> bool:
         """Ask, do, report; return whether the service has answered."""

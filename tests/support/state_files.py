@@ -19,7 +19,7 @@ from host_agent.machine.rdt import pqos, root_masks
 from host_agent.machine.rdt.pqos import ClassNames
 from host_agent.machine.rdt.root_masks import RootMemory
 from host_agent.model.modes import Feature
-from host_agent.remote_gpu import gpu_host, turns
+from host_agent.remote_gpu import doors, gpu_host, turns
 from host_agent.report import costs_store, published_host
 from nova_numa_ext.orchestrator.store import recovery
 from placement_traits.interference import INITIAL_BENEFIT
@@ -112,6 +112,23 @@ FILES: dict[str, dict[str, Any]] = {
             }
         ],
     },
+    "attachments.json": {
+        "attachments": [
+            {
+                "lease": LEASE,
+                "epoch": 7,
+                "cid": 3,
+                "pid": 1234,
+                "started": 5678,
+                "host": "g1",
+                "address": "10.0.0.1:7001",
+                "mbps": 100,
+                "port": 10998,
+                "ports": 1,
+                "environment": {"FAKE_GPUS": "127.0.0.1:10998"},
+            }
+        ]
+    },
     "mark.json": {"mark": 12},
 }
 # Where the stores of these files are made.
@@ -130,6 +147,7 @@ OWNERS = {
     "dead-man-switch.json": dead_man_switch,
     "epochs.json": gpu_host,
     "answer.json": turns,
+    "attachments.json": doors,
     "mark.json": recovery,
 }
 
@@ -163,6 +181,7 @@ def loaded(paths: HostPaths, name: str) -> object:
         "dead-man-switch.json": lambda: dead_man_switch.count_in(paths.helper_state).load(),
         "epochs.json": lambda: gpu_host.epochs_in(file).load(),
         "answer.json": lambda: turns.answer_in(file).load(),
+        "attachments.json": lambda: doors.attachments_in(file).load(),
         "mark.json": lambda: recovery.seen_in(file).load(),
     }
     return readers[name]()

@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"sort"
 	"strings"
@@ -122,7 +121,8 @@ func (g *guestDaemon) obey(found []offer) error {
 		now[each.Lease] = each
 	}
 	for id, known := range g.leases {
-		if each, is := now[id]; !is || !reflect.DeepEqual(each, known.offer) {
+		each, is := now[id]
+		if !is || each.Port != known.offer.Port || each.Ports != known.offer.Ports {
 			known.end()
 			delete(g.leases, id)
 		}

@@ -659,6 +659,13 @@ func TestAGuestFollowsWhatIsOffered(t *testing.T) {
 		return err == nil
 	})
 	h.must(exchangeByte(conn))
+	h.known[0].Environment = map[string]string{"POCL_DEVICES": "remote", "POCL_REMOTE0_PARAMETERS": "127.0.0.1:1"}
+	h.write()
+	eventually(t, "the environment is another one", func() bool {
+		text, err := os.ReadFile(h.folder + "/env")
+		return err == nil && strings.Contains(string(text), "POCL_REMOTE0_PARAMETERS=127.0.0.1:1\n")
+	})
+	h.must(exchangeByte(conn)) // a lease more of the guest changes the environment, and cuts no stream
 	h.known = nil
 	h.write()
 	if !resetBy(conn) {

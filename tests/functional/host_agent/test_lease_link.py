@@ -40,7 +40,7 @@ ANSWERS_S = 20.0
 SILENT_S = 1.0
 
 
-class Way:
+class LeaseRoad:
     """A lease on host g1, and a guest on host c1.
 
     :param transport: of the lease
@@ -142,7 +142,7 @@ def echo(client, text):
 def way(request):
     with tempfile.TemporaryDirectory() as short, ExitStack() as processes:
         apart, transport = getattr(request, "param", (False, "fake"))
-        found = Way(Path(short), processes, apart=apart, transport=transport)
+        found = LeaseRoad(Path(short), processes, apart=apart, transport=transport)
         processes.callback(lambda: found.processes.end(LEASE))
         yield found
 
