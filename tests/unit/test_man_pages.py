@@ -29,11 +29,23 @@ PARSERS = {
 }
 
 
+LINK = "numa-ext-rgpu"
+"""In Go."""
+
+
 def test_every_command_has_a_page_and_no_page_is_left_over() -> None:
     config = ConfigParser()
     config.read(ROOT / "setup.cfg")
     scripts = config["entry_points"]["console_scripts"].split("\n")
-    assert {line.partition(" =")[0] for line in scripts if line} == set(PAGES)
+    assert {line.partition(" =")[0] for line in scripts if line} | {LINK} == set(PAGES)
+
+
+def test_the_page_of_the_link_names_all_its_options() -> None:
+    sources = (ROOT / "host_agent/remote_gpu/link").glob("*.go")
+    text = "\n".join(file.read_text() for file in sources)
+    options = set(re.findall(r"set\.(?:String|Int|Bool)(?:Var\(&[\w.]+, |\()\"(\w+)\"", text))
+    named = set(re.findall(r"^``-(\w+)``(?: |$)", PAGES[LINK].read_text(), re.M))
+    assert options == named
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))

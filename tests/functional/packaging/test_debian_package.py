@@ -20,6 +20,7 @@ from tests.support.needed import need, need_history
 pytestmark = [pytest.mark.long, pytest.mark.root, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[3]
+PACKAGES = ("numa-host-agent", "python3-nova-numa-ext", "numa-ext-rgpu-guest", "numa-ext-rgpu")
 CONF = "/etc/numa-host-agent/numa-host-agent.conf"
 
 
@@ -74,7 +75,7 @@ def dependencies(packages: Path) -> list[str]:
         for field in ("Depends", "Pre-Depends"):
             text = run("dpkg-deb", "--field", deb, field)
             found |= {re.split(r"[|(:]", part)[0].strip() for part in text.split(",")}
-    return sorted(found - {"", "python3-nova-numa-ext"})
+    return sorted(found - {"", *PACKAGES})
 
 
 def test_lintian_finds_nothing(packages: Path) -> None:
@@ -124,6 +125,10 @@ def test_installed_used_and_purged_it_leaves_nothing(debian: Debian) -> None:
     wants = (debian.root / "etc/systemd/system").rglob("numa-host-agent*")
     assert list(wants) == [], "it is not even enabled"
 
+    usage = debian.run("sh", "-c", "numa-ext-rgpu 2>&1 || true")
+    assert "guest|doorman|gateway" in usage
+    assert (debian.root / "lib/systemd/system/numa-ext-rgpu-guest.service").exists()
+
     debian.run("numa-host-agent-ctl", "topology")
     debian.run("numa-host-agent-ctl", "pause")
     debian.run("numa-host-agent-ctl", "resume")
@@ -134,7 +139,7 @@ def test_installed_used_and_purged_it_leaves_nothing(debian: Debian) -> None:
     doctor = debian.run("sh", "-c", "numa-host-agent-ctl doctor || true")
     assert "Traceback" not in doctor
 
-    debian.run("dpkg", "--purge", "numa-host-agent", "python3-nova-numa-ext")
+    debian.run("dpkg", "--purge", *PACKAGES)
     after = debian.files()
     assert {name: after[name] for name in after.keys() - before.keys()} == {}
     assert {name for name in before if after.get(name) != before[name]} == set()
@@ -149,5 +154,5 @@ def test_a_configuration_that_was_written_survives_an_upgrade(debian: Debian) ->
     assert stat.S_IMODE(conf.stat().st_mode) == 0o640
     debian.run("dpkg", "--remove", "numa-host-agent")
     assert conf.exists(), "only a purge takes it away"
-    debian.run("dpkg", "--purge", "numa-host-agent", "python3-nova-numa-ext")
+    debian.run("dpkg", "--purge", *PACKAGES)
     assert not conf.parent.exists()
