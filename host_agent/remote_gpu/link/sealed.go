@@ -3,34 +3,82 @@
 package main
 
 import (
-	"bufio"
 	"crypto/tls"
+	"encoding/binary"
 	"net"
 	"sync"
 )
 
-// A sealed pipe is a TLS connection whose records are written together: crypto/tls writes each one by itself.
+// A sealed pipe is a TLS connection whose records are written together and read together: crypto/tls writes, and
+// returns, each one by itself, and who passes them on would call the kernel, and wake the next, for each 16 KiB.
 type sealed struct {
 	*tls.Conn
 	under *gathered
 }
 
-// gathered is what lies below TLS.
+// gathered is what lies below TLS. It reads ahead, and gives TLS no byte of the next record: so it knows whether TLS
+// can return another one without waiting.
 type gathered struct {
 	net.Conn
-	in      *bufio.Reader
+	ahead []byte
+	begin int // of what was read and not given
+	end   int
+	left  int // of the record that is being given
+
 	mu      sync.Mutex
 	holding bool
 	held    []byte
 }
 
-const readAheadBytes = 128 << 10
+const (
+	readAheadBytes = mostDataBytes
+	sealHeadBytes  = 5 // of a record: kind, version, and the length of what follows
+)
 
 func gather(plain net.Conn) *gathered {
-	return &gathered{Conn: plain, in: bufio.NewReaderSize(plain, readAheadBytes)}
+	return &gathered{Conn: plain, ahead: make([]byte, readAheadBytes)}
 }
 
-func (g *gathered) Read(b []byte) (int, error) { return g.in.Read(b) }
+// Read returns bytes of one record. One goroutine reads at a time.
+func (g *gathered) Read(b []byte) (int, error) {
+	for g.left == 0 && g.end-g.begin < sealHeadBytes || g.end == g.begin {
+		if err := g.fill(); err != nil {
+			n := copy(b, g.ahead[g.begin:g.end]) // less than a head: the record is cut off
+			g.begin += n
+			return n, err
+		}
+	}
+	if g.left == 0 {
+		g.left = g.next()
+	}
+	n := copy(b, g.ahead[g.begin:g.begin+int(least(uint64(g.left), uint64(g.end-g.begin)))])
+	g.begin += n
+	g.left -= n
+	return n, nil
+}
+
+// fill reads what is there, after what was read before.
+func (g *gathered) fill() error {
+	g.end = copy(g.ahead, g.ahead[g.begin:g.end])
+	g.begin = 0
+	n, err := g.Conn.Read(g.ahead[g.end:])
+	g.end += n
+	if n > 0 {
+		return nil // an error comes again
+	}
+	return err
+}
+
+// next returns how long the record is that begins here.
+func (g *gathered) next() int {
+	return sealHeadBytes + int(binary.BigEndian.Uint16(g.ahead[g.begin+3:]))
+}
+
+// whole says whether a record was read that TLS has nothing of yet.
+func (g *gathered) whole() bool {
+	there := g.end - g.begin
+	return g.left == 0 && there >= sealHeadBytes && there >= g.next()
+}
 
 func (g *gathered) Write(b []byte) (int, error) {
 	g.mu.Lock()
@@ -76,6 +124,17 @@ func (s *sealed) writeAll(parts ...[]byte) error {
 		err = failed
 	}
 	return err
+}
+
+// Read returns all that can be had without waiting, and waits for the first of it. One goroutine reads at a time.
+func (s *sealed) Read(b []byte) (n int, err error) {
+	for {
+		more, err := s.Conn.Read(b[n:])
+		n += more
+		if err != nil || n == len(b) || !s.under.whole() {
+			return n, err
+		}
+	}
 }
 
 // Close cuts the connection without a word: the end of a link has no meaning, and who hangs must not be waited for.
