@@ -167,6 +167,7 @@ class Doors:
     :param domains: returns the domains that run or are paused; raises NumaExtError where libvirt does not answer
     :param transport: that carries the leases of this host's servers
     :param file: of the doorman
+    :param first_port: of a guest's 127.0.0.1
     :param clock: monotonic seconds
     """
 
@@ -177,6 +178,7 @@ class Doors:
         transport: RemoteGpuTransport,
         file: Path,
         *,
+        first_port: int = _FIRST_PORT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plugs = plugs
@@ -187,7 +189,7 @@ class Doors:
         self._written = self._store.load()
         # A port that a guest knows stays its lease's, over restarts of this process, too.
         self._lease_ports = {each.lease: each.port for each in self._written or ()}
-        self._clock = clock
+        self._first_port, self._clock = first_port, clock
         self._seen: dict[str, tuple[AttachedLease, float]] = {}
         self._tried_s: dict[str, float] = {}
         self._without_s: dict[str, float] = {}
@@ -227,7 +229,7 @@ class Doors:
                 if one.server_id == each.server_id and one.id in ports and one.id != each.id
             }
             if each.id not in ports or ports[each.id] in others:
-                free = range(_FIRST_PORT, _HIGHEST_PORT, self._ports)
+                free = range(self._first_port, _HIGHEST_PORT, self._ports)
                 ports[each.id] = next(port for port in free if port not in others)
         self._lease_ports = ports
 

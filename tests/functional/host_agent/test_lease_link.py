@@ -7,7 +7,6 @@ Unix sockets stand for vsock, and this process for the guest's QEMU::
 """
 
 import ast
-import json
 import os
 import signal
 import socket
@@ -15,18 +14,21 @@ import subprocess
 import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from numa_lab import link_build
 
 from benchmarks.link_certificates import write_certificates
-from host_agent.remote_gpu.answer import ServedLease
+from host_agent.remote_gpu.answer import AttachedLease, ServedLease
+from host_agent.remote_gpu.doors import Doors, GuestDomain
 from host_agent.remote_gpu.link_files import LinkFiles, LinkPaths
 from host_agent.remote_gpu.processes import (
     LeaseCommand,
     LeaseProcesses,
     LeaseProcessGoneError,
 )
+from host_agent.transports.fake import FakeTransport
 from placement_traits.errors import ServiceUnavailableError
 from tests.support.apart import lease_groups
 from tests.support.built_link import cached_link
@@ -34,6 +36,7 @@ from tests.support.lease_spy import write_spy
 from tests.support.polling import until
 
 LEASE = "5e0f6d1c-0000-4000-8000-000000000001"
+SERVER = "5e0f6d1c-0000-4000-8000-000000000002"
 CID = 7
 STARTED = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
 ANSWERS_S = 20.0
@@ -51,7 +54,7 @@ class LeaseRoad:
         self.folder, self.program = folder, cached_link() / link_build.PROGRAM
         self._processes = processes
         write_spy(folder)
-        self.doors, _ = write_certificates(folder, "c1", "g1")
+        self.options, _ = write_certificates(folder, "c1", "g1")
         paths = (folder / name for name in ("g1.pem", "g1.key", "ca.pem", "crl.pem"))
         self.certificates = LinkFiles(LinkPaths(*paths))
         command = LeaseCommand(transport, folder, "127.0.0.1", {"gpu": "gpu"}, link=self.program)
@@ -60,6 +63,13 @@ class LeaseRoad:
         self.processes = LeaseProcesses(run, command, groups, self.certificates)
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
+        self.doors = Doors(
+            self,
+            lambda: [GuestDomain(SERVER, CID)],
+            FakeTransport(),
+            folder / "attachments.json",
+            first_port=self.port,
+        )
 
     def serve(self, epoch=1, client="c1"):
         """Have the lease served; return its address."""
@@ -69,29 +79,18 @@ class LeaseRoad:
         return address
 
     def attach(self, address, epoch=1):
-        """Let the doorman know of it."""
-        attachment = {
-            "lease": LEASE,
-            "epoch": epoch,
-            "cid": CID,
-            "pid": os.getpid(),
-            "started": STARTED,
-            "host": "g1",
-            "address": address,
-            "mbps": 0,
-            "port": self.port,
-            "ports": 1,
-            "environment": {"FAKE_GPUS": "127.0.0.1"},
-        }
-        draft = self.folder / "draft"
-        draft.write_text(json.dumps({"attachments": [attachment]}))
-        draft.rename(self.folder / "attachments.json")
+        """Let the doorman know of it, as the service says it to c1."""
+        self.doors.turn([AttachedLease(LEASE, epoch, SERVER, "cuda", address, "g1")])
+
+    def process(self, _server):
+        """What the helper of c1 says."""
+        return SimpleNamespace(pid=os.getpid(), started=STARTED)
 
     def open(self):
         """Start doorman and guest."""
         door = self.folder / "door"
         file = self.folder / "attachments.json"
-        self.run("doorman", "-listen", f"unix:{door}", "-attachments", file, *self.doors)
+        self.run("doorman", "-listen", f"unix:{door}", "-attachments", file, *self.options)
         until(door.exists, ANSWERS_S)
         self.run("guest", "-doorman", f"unix:{door}#{CID}", "-environment", self.folder / "env")
 
@@ -153,7 +152,8 @@ def way(request):
 def test_a_program_in_a_guest_reaches_the_server_of_its_lease(way):
     client = way.attached()
     assert echo(client, b"hello\n" * 50_000) == b"hello\n" * 50_000
-    assert (way.folder / "env").read_text() == "FAKE_GPUS=127.0.0.1\n"
+    until((way.folder / "env").exists, ANSWERS_S)
+    assert (way.folder / "env").read_text() == f"FAKE_GPUS=127.0.0.1:{way.port}\n"
     host, _, port = way.serve().rpartition(":")
     with socket.create_connection((host, int(port)), ANSWERS_S) as plain:
         plain.sendall(b"1\n")

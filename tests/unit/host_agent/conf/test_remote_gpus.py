@@ -39,3 +39,10 @@ def test_leases_are_kept_apart_unless_it_is_a_trial() -> None:
     with pytest.raises(InvalidValueError, match="nothing keeps leases apart"):
         RemoteGpuOptions(**LENDS, isolated=False)
     assert not RemoteGpuOptions(**LENDS, isolated=False, trying_out=True).isolated
+
+
+def test_guests_are_led_by_who_knows_which_servers_run_and_by_which_transport() -> None:
+    assert RemoteGpuOptions(guests=True, uses=True, transport="mine").guests
+    for lacks in ({"uses": True}, {"transport": "mine"}):
+        with pytest.raises(InvalidValueError, match="uses = true and the name of a transport"):
+            RemoteGpuOptions(guests=True, **lacks)  # type: ignore[arg-type]
