@@ -2,10 +2,11 @@
 """The way from servers of this host to their leases: a vsock device in each, and the doorman's file.
 
 What is there is read from libvirt's live XML again and again, and what lacks is plugged in: after a hard reboot, where
-nova has written the XML anew, too.
+nova has written the XML again, too.
 
-Between two epochs a lease is nobody's for a moment, as when it moves. So it stays in the file for a while, by its old
-epoch, which its gateway refuses: were it not offered to the guest, that would end its streams. As long a device stays.
+Between two epochs no host may use a lease for a moment, as when it moves. So it stays in the file for a while, by its
+old epoch, which its gateway refuses: were it not offered to the guest, that would end its streams. As long a device
+stays.
 
 The doorman knows a guest by its CID, and a CID by the process that the file names. Both must be of one domain: a CID is
 given to another guest when its first one has ended. So the process is looked up before the XML is read and again

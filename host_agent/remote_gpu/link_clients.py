@@ -39,7 +39,7 @@ class LinkClients:
         self._counts = ""  # digest of the certificates that do
 
     async def begin(self, listening: socket.socket, server: int, lock: int) -> None:
-        """See :class:`~host_agent.remote_gpu.clients.Clients`; until it has certificates it takes nobody."""
+        """See :class:`~host_agent.remote_gpu.clients.Clients`; until it has certificates it takes no doorman."""
         listening.listen(_BACKLOG)
         words = ("-handed", "-lease", self._lease, "-listen", f"fd:{listening.fileno()}")
         ports = ",".join(map(str, self._ports))
@@ -67,8 +67,8 @@ class LinkClients:
         answer = await self._asked(asked)
         if "pki" in asked and "trouble" not in answer:
             self._counts = digest(asked["pki"])
-        said = {name: answer[name] for name in ("epoch", "trouble") if name in answer}
-        return said | {"pki": self._counts}
+        reported = {name: answer[name] for name in ("epoch", "trouble") if name in answer}
+        return reported | {"pki": self._counts}
 
     async def cut(self) -> None:
         """See :class:`~host_agent.remote_gpu.clients.Clients`: the kernel ends its connections."""

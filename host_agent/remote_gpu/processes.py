@@ -163,7 +163,7 @@ class LeaseProcesses:
     ) -> Mapping[str, Any] | None:
         """See that the gateway of a lease has the certificates that count; return what its process says, None for none.
 
-        :param found: what it said last
+        :param found: what it answered last
         :raises ServiceUnavailableError: it has none that it can use
         """
         texts, expected = certificates.read()
