@@ -8,8 +8,9 @@ none does. Gangs are asked in order, and
 * one that finds none while others that were asked before it have just been given theirs, has these rearranged by the
   flow of least cost (:mod:`.rounds`): one that may go to two fabrics makes room for one that may not. None that was
   placed loses its place, so the gangs that are placed are the first ones in order that can be, together;
-* one that finds none at all waits, and of the GPUs that it could have if they were free no later one gets anything. So
-  a large one does not wait for ever behind small ones.
+* one that finds none at all waits, and of the GPUs that are kept for it (:mod:`.keeping`) no later one gets anything:
+  as many as it needs, the ones nearest to what it needs. So a large one does not wait for ever behind small ones, and
+  these go on by the other GPUs.
 
 Leases that Placement holds already are not moved here. Where no solver is installed, nothing is rearranged.
 """
@@ -21,6 +22,7 @@ from typing import Final
 from nova_numa_ext.policy.remote_gpu import lease_claims
 from nova_numa_ext.policy.remote_gpu.choosing import ChosenGpu, able, choose
 from nova_numa_ext.policy.remote_gpu.fleet import FleetHost, GpuWork
+from nova_numa_ext.policy.remote_gpu.keeping import nearest
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.network import Solver
 from nova_numa_ext.policy.remote_gpu.rounds import RoundSettings, plan_round
@@ -123,6 +125,8 @@ class _Planning:
     :param left: with what is free beside the gangs that were placed
     :param kept: GPUs for which gangs wait
     :param lenders: hosts that lend GPUs
+    :param refused: kinds of gangs for which there is no room, and why
+    :param able: of these kinds, the GPUs that each could get if they were free
     """
 
     given: tuple[Pool, ...]
@@ -134,6 +138,7 @@ class _Planning:
     kept: frozenset[str] = frozenset()
     solves: int = MOST_SOLVES
     refused: dict[Hashable, Reason] = field(default_factory=dict)
+    able: dict[Hashable, frozenset[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.left = self.given
@@ -150,8 +155,20 @@ class _Planning:
             if self._rearrange(gang):
                 return
             self.refused[kind] = self._why(gang)
-            self.kept |= _able(self.given, gang)
+            self.able[kind] = _able(self.given, gang)
         self.waits[gang.uuid] = self.refused[kind]
+        self._keep(gang, self.able[kind] - self.kept)
+
+    def _keep(self, gang: LeaseGang, able: frozenset[str]) -> None:
+        if able:
+            self.kept |= nearest(
+                self.left,
+                able,
+                gang.count,
+                gang.part,
+                network_mbps=gang.network_mbps,
+                client=gang.client,
+            )
 
     def _place(self, gang: LeaseGang, gpus: tuple[ChosenGpu, ...]) -> None:
         self.placed[gang.uuid] = gang, gpus

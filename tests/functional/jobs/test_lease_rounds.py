@@ -158,12 +158,12 @@ def test_a_named_host_lends_it_or_none(rounds):
 
 
 def test_what_has_no_room_waits_in_the_order_of_its_requests(rounds):
-    """Three GPUs; a large lease that waits for one of them is not overtaken by a small one that came later."""
+    """Three GPUs, and as many large leases that wait for one: they are not overtaken by a small one that came later."""
     first, *_ = (rounds.ask(3000, ServiceLevel.SILVER) for _ in range(4))
-    gold = [rounds.ask(level=ServiceLevel.GOLD) for _ in range(2)]
+    gold = [rounds.ask(level=ServiceLevel.GOLD) for _ in range(3)]
     small, elsewhere = rounds.ask(100, ServiceLevel.SCAVENGER), rounds.ask(9000)
     assert rounds.round() > 0
-    assert [rounds.now(each).claimed for each in (first, *gold)] == [True, False, False]
+    assert [rounds.now(each).claimed for each in (first, *gold)] == [True, *[False] * 3]
     assert str(rounds.now(gold[0]).reasons[0]) == "no_gpu=opencl (against 3000)"
     assert (rounds.now(small).claimed, str(rounds.now(small).reasons[0])) == (False, "in_order=")
     assert rounds.now(elsewhere).state is LeaseState.RESERVED, "a host may lend a larger one yet"
@@ -175,7 +175,7 @@ def test_what_has_no_room_waits_in_the_order_of_its_requests(rounds):
             rounds.release(each)
     rounds.round()
     rounds.round()
-    assert [rounds.now(each).claimed for each in (*gold, small)] == [True, False, False]
+    assert [rounds.now(each).claimed for each in (*gold, small)] == [True, *[False] * 3]
     assert rounds.held().keys() - held == {gold[0].uuid}
     for each in gold:
         rounds.release(each)

@@ -80,6 +80,55 @@ def test_of_what_is_too_few_for_a_gang_ever_nothing_is_kept() -> None:
     assert set(found.chosen) == {"one"}
 
 
+def half_used(host: str, shares: int = 3, cores: int = 8) -> Pool:
+    """A pool of one GPU of which shares are taken."""
+    found = pool(host, cores=cores)
+    return replace(found, gpus=(replace(found.gpus[0], share=Amount(names.GPU_SHARES, shares)),))
+
+
+def test_one_that_waits_keeps_the_gpu_that_lacks_least_and_no_other() -> None:
+    """Of 50 GPUs that are half used one is kept for a whole lease; small ones get the others."""
+    pools = [half_used(f"g{number}", 2 if number == 7 else 3) for number in range(50)]
+    small = GpuSlice(1000, ServiceLevel.SILVER)
+    queue = [gang("whole"), *(gang(f"{number}", part=small) for number in range(50))]
+    found = plan(queue, pools, None)
+    assert len(found.chosen) == 49
+    assert all(taken != ["g7:a"] for taken in gpus(found).values())
+    assert str(found.waits["49"]) == "in_order="
+
+
+def test_each_one_that_waits_keeps_a_gpu_of_its_own() -> None:
+    pools = [half_used(f"g{number}") for number in range(3)]
+    silver = GpuSlice(1000, ServiceLevel.SILVER)
+    found = plan(
+        [gang("x"), gang("y"), gang("a", part=silver), gang("b", part=silver)], pools, None
+    )
+    assert gpus(found) == {"a": ["g2:a"]}
+
+
+def test_what_is_kept_drains_although_small_ones_come_and_go() -> None:
+    bronze = GpuSlice(100, ServiceLevel.BRONZE)
+    for taken in (4, 2):
+        pools = [half_used("g1", taken), half_used("g2", 4)]
+        found = plan([gang("whole"), gang("small", part=bronze)], pools, None)
+        assert gpus(found) == {"small": ["g2:a"]}, "none on what drains"
+    found = plan([gang("whole")], [half_used("g1", 0), half_used("g2", 6)], None)
+    assert gpus(found) == {"whole": ["g1:a"]}
+
+
+def test_a_host_that_lacks_cores_or_bandwidth_is_kept_whole() -> None:
+    full = replace(pool("g1", "ab"), cores=Amount(8, 8))
+    freed = replace(pool("g1", "ab"), cores=Amount(8, 7))
+    queue = [gang("pair", 2, HALF), gang("one", part=HALF)]
+    assert not plan(queue, [full], None).chosen
+    assert not plan(queue, [freed], None).chosen, "a later one would take each core that comes free"
+    busy = (PoolNic("g1:nic", "eth1", Amount(1000, 900)),)
+    wide = gang("wide", part=HALF, network_mbps=200)
+    narrow = gang("narrow", part=HALF, network_mbps=100)
+    found = plan([wide, narrow], [replace(pool("g1", "ab"), nics=busy)], None)
+    assert not found.chosen
+
+
 def test_gpus_of_the_servers_own_host_come_first_and_need_no_wire() -> None:
     (chosen,) = plan(
         [of("x", "c1", "main", network_mbps=100)], [pool("a1"), pool("c1")], None
