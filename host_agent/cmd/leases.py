@@ -36,7 +36,7 @@ from host_agent.remote_gpu.doors import Doors, DoorsThread, GuestDomain, vsock
 from host_agent.remote_gpu.gpu_host import GpuHost
 from host_agent.remote_gpu.groups import LeaseGroups, own_group
 from host_agent.remote_gpu.link_files import LinkFiles, LinkPaths
-from host_agent.remote_gpu.processes import LeaseCommand, LeaseProcesses
+from host_agent.remote_gpu.processes import LeaseBounds, LeaseCommand, LeaseProcesses
 from host_agent.remote_gpu.publishing import Publishing
 from host_agent.remote_gpu.turns import HttpAnswer, LeaseTurns, Request, pause_s
 from host_agent.report.clients import make_adapter
@@ -115,6 +115,7 @@ def _run(conf: Configuration, *, once: bool) -> int:
         gpu_uuids(pool),
         conf.remote_gpus.nodes(),
         None if by is None else conf.remote_gpus.link,
+        LeaseBounds(conf.remote_gpus.tasks_per_lease, conf.remote_gpus.folder_mb_per_lease),
     )
     run = folder / "run"
     with single_instance(folder / "lock", "stop it first"):

@@ -62,6 +62,21 @@ class RemoteGpuOptions(Section):
         change="you try the control plane in a container that has no user namespaces (off)",
         leave="leases are of users",
     )
+    tasks_per_lease: int = option(
+        1024,
+        "Processes and threads that the server of one lease may have together with what leads clients to it. More are "
+        "refused to it; other leases do not notice.",
+        minimum=64,
+        change="servers of leases do not start, and their logs speak of resources or threads (raise)",
+        leave="they start",
+    )
+    folder_mb_per_lease: int = option(
+        64,
+        "Room of the folder that the server of one lease writes to, MiB. It is in memory, and gone with the lease.",
+        minimum=1,
+        change="servers keep more there than fits, such as compiled kernels (raise)",
+        leave="servers write little",
+    )
     nics: tuple[str, ...] = option(
         (),
         "NICs over which lent GPUs are reached, NAME=MB/s each: what leases may be promised together.",

@@ -54,6 +54,7 @@ _FILES: Final = (
 )
 _DEVICES: Final = tuple(map(Path, ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")))
 _SCRATCH: Final = "mode=1777,size=64m"
+_FILES_PER_MB: Final = 256  # 4 KiB each
 
 _CLONE_NEWNS, _CLONE_NEWCGROUP, _CLONE_NEWUTS, _CLONE_NEWIPC = 1 << 17, 1 << 25, 1 << 26, 1 << 27
 _CLONE_NEWUSER, _CLONE_NEWPID, _CLONE_NEWNET = 1 << 28, 1 << 29, 1 << 30
@@ -91,14 +92,16 @@ _NO_MOUNTS: Final = (
 class Visible:
     """What a lease's process sees of its host beside the usual.
 
-    :param folder: its own, which it may write to
+    :param folder: where its root is made; nothing is written there
     :param paths: that it may read
     :param devices: nodes of its GPU
+    :param folder_mb: room of its own folder, which is in memory, MiB
     """
 
     folder: Path
     paths: tuple[Path, ...] = ()
     devices: tuple[Path, ...] = ()
+    folder_mb: int = 64
 
 
 def enter(visible: Visible) -> None:
@@ -176,8 +179,6 @@ def _packages() -> Iterable[str]:
 def _furnish(visible: Visible, paths: Sequence[Path]) -> None:
     """Make the root, and go there."""
     _mount("none", "/", "", _MS_REC | _MS_PRIVATE)
-    # By a descriptor, as what is mounted over it may be above the lease's folder.
-    folder = os.open(visible.folder, os.O_PATH | os.O_DIRECTORY)
     root = visible.folder
     sources = {each: os.open(each, os.O_PATH) for each in _seen(paths, visible.devices)}
     _mount("root", root, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=1m")
@@ -191,8 +192,10 @@ def _furnish(visible: Visible, paths: Sequence[Path]) -> None:
         _show(source, _below(root, each), 0 if device else _ATTR_NODEV)
         os.close(source)
     _links(root)
-    _show(folder, _below(root, FOLDER), _ATTR_NODEV, _MS_BIND, writable=True)
-    os.close(folder)
+    own = _below(root, FOLDER)
+    own.mkdir()
+    options = f"mode=700,size={visible.folder_mb}m,nr_inodes={visible.folder_mb * _FILES_PER_MB}"
+    _mount("lease", own, "tmpfs", _MS_NOSUID | _MS_NODEV, options)
     _set_attributes(root, _ATTR_RDONLY | _ATTR_NOSUID, recursive=False)
     _pivot(root)
     _loopback_up()
@@ -223,23 +226,15 @@ def _below(root: Path, path: Path) -> Path:
     return root / path.relative_to("/")
 
 
-def _show(
-    source: int,
-    target: Path,
-    attributes: int,
-    how: int = _MS_BIND | _MS_REC,
-    *,
-    writable: bool = False,
-) -> None:
-    """Mount a file or folder of the host."""
+def _show(source: int, target: Path, attributes: int) -> None:
+    """Mount a file or folder of the host, to be read."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if os.path.isdir(f"/proc/self/fd/{source}"):
         target.mkdir(exist_ok=True)
     else:
         target.touch()
-    _mount(f"/proc/self/fd/{source}", target, "", how)
-    attributes |= _ATTR_NOSUID | (0 if writable else _ATTR_RDONLY)
-    _set_attributes(target, attributes, recursive=True)
+    _mount(f"/proc/self/fd/{source}", target, "", _MS_BIND | _MS_REC)
+    _set_attributes(target, attributes | _ATTR_NOSUID | _ATTR_RDONLY, recursive=True)
 
 
 def _pivot(root: Path) -> None:

@@ -25,6 +25,7 @@ import asyncio
 import fcntl
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -57,11 +58,13 @@ class LeaseServer:
 
     :param ports: of the server, on 127.0.0.1
     :param clients: leads them to it
+    :param apart: it is in a control group of its own, by which its end is seen
     """
 
-    def __init__(self, ports: Sequence[int], clients: Clients) -> None:
+    def __init__(self, ports: Sequence[int], clients: Clients, *, apart: bool) -> None:
         self._ports = ports
         self._clients = clients
+        self._apart = apart
         self._address = ""
         self._asked_to_end = asyncio.Event()
         self._has_ended = asyncio.Event()
@@ -70,7 +73,8 @@ class LeaseServer:
         """Start the server and serve until the end is asked for, or server or gateway end; return the exit status.
 
         :param command: of the server
-        :param lock: open file with a lock that the server and all that it starts hold, too
+        :param lock: open file with a lock; one that is not apart, and all that it starts, hold it, too: by it their end
+            is seen, and a server that is apart would have a file of the host to write to
         :param sockets: on which it is to listen
         :raises ServiceUnavailableError: the server, or what takes clients, does not start
         """
@@ -81,7 +85,7 @@ class LeaseServer:
             cwd=command.folder,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
-            pass_fds=(lock,),
+            pass_fds=() if self._apart else (lock,),
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
@@ -263,6 +267,17 @@ def _alone(file: Path) -> int:
     raise ServiceUnavailableError("Another process runs for it, or it has ended.")
 
 
+def _bound(tasks: int) -> None:
+    """Bound what this process and all that it starts can fork, in a user namespace of its own.
+
+    The kernel counts tasks by user namespace (Linux 5.14, ``RLIMIT_NPROC``), so leases of one user do not count for
+    each other.
+
+    :param tasks: processes and threads of the lease, together
+    """
+    resource.setrlimit(resource.RLIMIT_NPROC, (tasks, tasks))
+
+
 def _serve(given: argparse.Namespace) -> int:
     if given.group is not None:
         groups.enter(given.group)
@@ -274,15 +289,18 @@ def _serve(given: argparse.Namespace) -> int:
     sockets = Sockets.bound(given.control, given.host)
     if given.group is not None:
         paths = (*transport.paths(), *filter(None, (given.link,)))
-        isolation.enter(isolation.Visible(folder, paths, tuple(given.device)))
+        isolation.enter(isolation.Visible(folder, paths, tuple(given.device), given.folder_mb))
         folder = isolation.FOLDER
+        _bound(given.tasks)
     with Ports(transport.capabilities().ports) as ports:
         asked = GpuServer(given.control.stem, given.gpu, given.memory_mb, ports[0], folder)
         command = transport.server_command(asked)
         clients: Clients = PlainClients(ports)
         if given.link is not None:
             clients = LinkClients(given.link, given.control.stem, ports)
-        return asyncio.run(LeaseServer(ports, clients).run(command, lock, sockets))
+        return asyncio.run(
+            LeaseServer(ports, clients, apart=given.group is not None).run(command, lock, sockets)
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -296,6 +314,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--memory-mb", type=int, required=True)
     parser.add_argument("--device", type=Path, action="append", default=[])
     parser.add_argument("--group", type=Path)
+    parser.add_argument("--tasks", type=int, required=True)
+    parser.add_argument("--folder-mb", type=int, required=True)
     parser.add_argument("--link", type=Path)
     given = parser.parse_args(arguments)
     try:

@@ -5,8 +5,8 @@
 
     FOLDER/LEASE.sock       a process that serves the lease listens here
     FOLDER/LEASE.group      the control group of all that it started
-    FOLDER/LEASE.lock       locked by it and by its server
-    FOLDER/LEASE.files      what its server writes; gone with the lease
+    FOLDER/LEASE.lock       locked by it, and by its server where it is not kept apart
+    FOLDER/LEASE.files      where its root is made; what its server writes where it is not kept apart
 
 A socket on which nothing answers is of a process that is gone, or not there yet. One that listens and does not answer
 is given a while, then it is killed. A lease has ended, and can be served again, when its group is empty and its lock
@@ -50,6 +50,18 @@ CommandOf = Callable[[ServedLease, Path], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseBounds:
+    """What one lease that is kept apart may take of its host beside its GPU.
+
+    :param tasks: processes and threads
+    :param folder_mb: of its folder, MiB
+    """
+
+    tasks: int = 1024
+    folder_mb: int = 64
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseCommand:
     """The command line of leases' processes.
 
@@ -59,6 +71,7 @@ class LeaseCommand:
     :param gpus: provider of each lent GPU -> its name
     :param devices: name of a GPU -> its nodes in /dev
     :param link: program by whose gateways clients come; None: they come by plain TCP
+    :param bounds: of each lease
     """
 
     transport: str
@@ -67,6 +80,7 @@ class LeaseCommand:
     gpus: Mapping[str, str]
     devices: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
     link: Path | None = None
+    bounds: LeaseBounds = field(default_factory=LeaseBounds)
 
     def __call__(self, lease: ServedLease, control: Path) -> list[str]:
         """Return it for one lease.
@@ -80,7 +94,8 @@ class LeaseCommand:
             *module("host_agent.remote_gpu.lease_process", str(control)),
             *("--host", self.address, "--transport", self.transport),
             *("--transports", str(self.transports.absolute()), "--gpu", gpu),
-            *("--memory-mb", str(lease.memory_mb)),
+            *("--memory-mb", str(lease.memory_mb), "--tasks", str(self.bounds.tasks)),
+            *("--folder-mb", str(self.bounds.folder_mb)),
             *(f"--device={each}" for each in self.devices.get(gpu, ())),
             *(() if self.link is None else ("--link", str(self.link.absolute()))),
         ]

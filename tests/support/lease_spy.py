@@ -19,6 +19,34 @@ def orphans(count):
     # each child leaves a grandchild to init, which ends at once
     for _ in range(count):
         subprocess.run([sys.executable, "-I", "-S", "-c", "import os; os._exit(0 if os.fork() else 0)"])
+def forks(count):
+    # How many children there can be at once; they stay.
+    found = []
+    with contextlib.suppress(BlockingIOError):
+        while len(found) < count:
+            child = os.fork()
+            if not child:
+                time.sleep(600)
+                os._exit(0)
+            found.append(child)
+    return len(found)
+def is_open(number):
+    return os.path.exists(f"/proc/self/fd/{number}")
+def fills(place):
+    # What can be written there, in MiB and in files.
+    written = 0
+    with contextlib.suppress(OSError), open(f"{place}/large", "wb", buffering=0) as file:
+        while True:
+            written += file.write(bytes(1 << 20))
+    os.remove(f"{place}/large")
+    files = 0
+    with contextlib.suppress(OSError):
+        while True:
+            open(f"{place}/{files}", "w").close()
+            files += 1
+    for each in range(files):
+        os.remove(f"{place}/{each}")
+    return written >> 20, files
 def escape():
     # As a daemon does: no file, no session, no parent of before.
     if os.fork():

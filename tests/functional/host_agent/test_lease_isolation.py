@@ -24,6 +24,7 @@ from host_agent.remote_gpu.answer import EndedLease, LeaseAnswer, ServedLease
 from host_agent.remote_gpu.gpu_host import GpuHost
 from host_agent.remote_gpu.groups import LeaseGroups, own_group
 from host_agent.remote_gpu.processes import (
+    LeaseBounds,
     LeaseCommand,
     LeaseProcesses,
     LeaseProcessGoneError,
@@ -34,6 +35,7 @@ from tests.support.apart import groups_of, lease_groups, processes_in
 from tests.support.lease_spy import write_spy
 from tests.support.polling import until
 
+TASKS, FOLDER_MB = 100, 4
 DEVICES = {"GPU-a": (Path("/dev/full"),), "GPU-b": (Path("/dev/tty"),)}
 
 
@@ -44,7 +46,14 @@ class Leases:
         self.folder, self.run = folder, folder / "run"
         write_spy(folder)
         names = {each: each for each in DEVICES}
-        self.command = LeaseCommand("spy", folder, "127.0.0.1", names, dict(DEVICES))
+        self.command = LeaseCommand(
+            "spy",
+            folder,
+            "127.0.0.1",
+            names,
+            dict(DEVICES),
+            bounds=LeaseBounds(TASKS, FOLDER_MB),
+        )
         self.start()
 
     def start(self):
@@ -125,11 +134,19 @@ def test_a_server_sees_programs_its_folder_and_its_gpu(leases, spy):
     )
     assert [each for each in hidden if spy.sees(f"os.path.exists({each!r})")] == []
     spy.sees("open('/lease/mine', 'w').write('x')")
-    assert (leases.run / "lease-1.files/mine").read_text() == "x"
+    assert list((leases.run / "lease-1.files").iterdir()) == [], "nothing on the host's disk"
     for place in ("/", "/usr", "/etc", "/dev", "/proc/sys/user"):
         assert "Read-only" in spy.sees(f"open('{place}/x', 'w')") or place.startswith("/proc")
     assert spy.sees("open('/tmp/x', 'w').write('x')") == 1
     assert "No space left" in spy.sees("open('/tmp/x', 'wb').write(bytes(65 << 20))")
+
+
+def test_what_a_server_writes_has_a_bound(leases, spy):
+    """It has no file of the host open, be it the lock of its lease."""
+    mib, files = spy.sees("fills('/lease')")
+    assert (mib, files > 100, files < 2000) == (FOLDER_MB, True, True)
+    lock = (leases.run / "lease-1.lock").stat().st_ino
+    assert lock not in spy.sees("[os.stat(each).st_ino for each in range(64) if is_open(each)]")
 
 
 def test_a_server_has_no_rights_and_can_get_none(spy):
@@ -359,20 +376,28 @@ AS_A_USER = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from tests.functional.host_agent.test_lease_isolation import Leases
+from tests.functional.host_agent.test_lease_isolation import TASKS, Leases
 status = Path("/proc/self/status").read_text()
 assert "CapEff:\\t0000000000000000" in status and "CapBnd:\\t0000000000000000" in status
 leases = Leases(Path(sys.argv[1]))
 spy = leases.serve()
 print(os.getuid(), spy.sees("os.getuid()"), spy.sees("status('CapEff')"))
-leases.processes.end("lease-1")
+forked = spy.sees("forks(5000)")
+assert 50 < forked < TASKS, forked
+other = leases.serve("lease-2", "GPU-b")
+assert other.sees("forks(50)") == 50
+for each in ("lease-1", "lease-2"):
+    leases.processes.end(each)
 print(list(leases.run.iterdir()))
 """
 
 
 @pytest.mark.root
 def test_it_takes_no_right_but_a_control_group_of_its_own(folder):
-    """As the unit has it: a user without capabilities, who gets none by any program, and what systemd delegates."""
+    """As the unit has it: a user without capabilities, who gets none by any program, and what systemd delegates.
+
+    A lease that forks until it cannot leaves room to another lease of the same user: root is exempt from such a limit.
+    """
     lease_groups(folder / "unused")
     user, own = 64123, own_group() / f"numa-ext-test-{os.getpid()}"
     own.mkdir()
