@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -19,6 +20,13 @@ from placement_traits.options import HostAddress, Port, Section, option, part
 
 GROUP: Final = SECTION
 _LEAST_KEY: Final = 32
+
+
+class FlavorSource(StrEnum):
+    """Who says what servers' flavors ask of remote GPUs."""
+
+    HOSTS = "hosts"
+    NOVA = "nova"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +102,17 @@ class EngineOptions(Section):
         "on in either case.",
         change="servers that run without their GPUs are of no use later, and others should not wait behind them",
         leave="servers wait for their GPUs",
+    )
+    remote_gpu_flavors: FlavorSource = option(
+        FlavorSource.HOSTS,
+        "Who says what flavors of servers ask of remote GPUs. ``hosts``: the host that a server is on, of which an "
+        "attacker who has it can ask for all GPUs for its servers, within the limits of their projects. ``nova``: nova "
+        "is asked, too, once a server, and the lesser counts. Nova shows servers of all projects to its administrators "
+        "only, so the user of ``[placement]`` needs the role admin then; a server that nova does not show gets no "
+        "lease.",
+        change="a host that is broken out of must not get GPUs for its servers (nova), and this controller may have an "
+        "administrator's password",
+        leave="limits of projects bound what a host can ask for",
     )
     scaling_traces: Path = option(
         Path("/var/lib/numa-ext-jobs/traces"),

@@ -2,15 +2,17 @@
 """Leases for servers whose flavors ask for GPUs of other hosts: made when a server runs, for it waits for none.
 
 A host reports what the flavors of its servers ask for. Its word counts for servers that Placement has there, and whose
-they are Placement says, too. A server gets its leases once. Those that end because it is on no host, as when it is
-shelved, it gets again when it is on one; after a user has released one it gets no other.
+they are Placement says, too. Where nova is asked for the flavors as well, a server gets no more than these ask for.
+
+A server gets its leases once. Those that end because it is on no host, as when it is shelved, it gets again when it is
+on one; after a user has released one it gets no other.
 
 Leases of a project count against its limits. A server whose leases would exceed one gets them when there is room.
 """
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from nova_numa_ext.orchestrator.lease_steps import Placed, Silence
@@ -24,12 +26,17 @@ from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.policy.remote_gpu.choosing import Unmet
 from nova_numa_ext.policy.remote_gpu.network import Solver
 from placement_traits.client import PlacementError
-from placement_traits.names import RemoteGpuApi, ServiceLevel
+from placement_traits.errors import ServiceUnavailableError
+from placement_traits.names import SERVICE_LEVEL_SHARES, RemoteGpuApi, ServiceLevel
+from placement_traits.remote_gpu_request import RemoteGpuRequest
 
 _LOG: Final = logging.getLogger(__name__)
 
 Owner = Callable[[str], tuple[str, str] | None]
 """Server -> its project and user, by Placement."""
+
+FlavorOf = Callable[[str], RemoteGpuRequest | None]
+"""Server -> the remote GPUs that its flavor asks for, by nova; None: none, as far as nova shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,7 @@ class LeaseRules:
     :param queue: in which order leases wait
     :param fabrics: of a host, by its name; None: they are not known, and any pool is tried
     :param solve: of flow networks, None where none is installed
+    :param flavor: of a server; None: the word of its host counts
     """
 
     placed: Placed = lambda _server: None
@@ -52,6 +60,7 @@ class LeaseRules:
     queue: QueueSettings = field(default_factory=QueueSettings)
     fabrics: Callable[[str], frozenset[str] | None] = lambda _host: None
     solve: Solver | None = None
+    flavor: FlavorOf | None = None
 
 
 NO_SERVERS: Final = LeaseRules()
@@ -67,6 +76,7 @@ class ServerRequests:
     def __init__(self, stored: Leases, rules: LeaseRules) -> None:
         self._leases, self._rules = stored, rules
         self._over: frozenset[str] = frozenset()
+        self._unknown: frozenset[str] = frozenset()
 
     def round(
         self, hosts: Mapping[str, LeaseHost], silence: Silence, actor: Actor, trouble: Unreadable
@@ -76,15 +86,15 @@ class ServerRequests:
         :param hosts: as they have reported
         :param silence: says which of them report no more
         :param trouble: called with each lease that cannot be read, and each server of which Placement refuses to say
-            where it is
+            where it is, or nova does not say what its flavor asks for
         :raises NotLeaderError: the term is over
         :raises ServiceUnavailableError: Placement or the database does not answer
         """
         asking = dict(_asking(hosts, silence))
         answered = self._leases.answered(asking) if asking else frozenset()
-        made, over = 0, set()
+        made, over, unknown = 0, set(), set()
         for server in sorted(asking.keys() - answered):
-            host, request = asking[server]
+            host, said = asking[server]
             try:
                 owner = self._rules.owner(server) if self._rules.placed(server) == host else None
             except PlacementError as error:
@@ -92,48 +102,97 @@ class ServerRequests:
                 continue
             if owner is None:
                 continue
+            try:
+                request = self._allowed(server, said)
+            except ServiceUnavailableError as error:
+                trouble(server, error)
+                continue
+            if request is None:
+                unknown.add(server)
+                continue
             if self._exceeds(owner[0], request, trouble):
                 over.add(server)
                 continue
-            self._leases.request(owner, self._spec(request), request["count"], server, actor)
+            self._leases.request(owner, self._spec(request), request.count, server, actor)
             made += 1
         for server in over - self._over:
             _LOG.warning("server %s gets no leases yet: a limit of its project is reached", server)
-        self._over = frozenset(over)
+        for server in unknown - self._unknown:
+            _LOG.warning("server %s gets no leases: by nova its flavor asks for none", server)
+        self._over, self._unknown = frozenset(over), frozenset(unknown)
         return made
 
-    def _exceeds(self, project: str, request: Mapping[str, Any], trouble: Unreadable) -> bool:
+    def _allowed(self, server: str, said: RemoteGpuRequest) -> RemoteGpuRequest | None:
+        """Return what a server gets of what its host says, None for nothing.
+
+        :raises ServiceUnavailableError: nova does not answer
+        """
+        if self._rules.flavor is None:
+            return said
+        flavor = self._rules.flavor(server)
+        return None if flavor is None else lesser(said, flavor)
+
+    def _exceeds(self, project: str, request: RemoteGpuRequest, trouble: Unreadable) -> bool:
         limits = self._rules.limits(project)
         if limits.leases is None and limits.gpu_memory_mb is None:
             return False
         count, memory_mb = self._leases.usage(project, trouble)
-        more = request["count"]
+        more = request.count
         return any(
             limit is not None and used > limit
             for used, limit in (
                 (count + more, limits.leases),
-                (memory_mb + more * request["memory_mb"], limits.gpu_memory_mb),
+                (memory_mb + more * request.memory_mb, limits.gpu_memory_mb),
             )
         )
 
-    def _spec(self, request: Mapping[str, Any]) -> LeaseSpec:
+    def _spec(self, request: RemoteGpuRequest) -> LeaseSpec:
         return LeaseSpec(
-            request["memory_mb"],
-            ServiceLevel(request["service_level"]),
-            RemoteGpuApi(request["api"]),
-            request["network_mbps"],
+            request.memory_mb,
+            request.level,
+            request.api,
+            request.network_mbps,
             unmet=self._rules.unmet,
-            priority=request["priority"],
-            migratable=request["migratable"],
+            priority=request.priority,
+            migratable=request.migratable,
         )
+
+
+def lesser(said: RemoteGpuRequest, flavor: RemoteGpuRequest) -> RemoteGpuRequest:
+    """Return what a host says that a server's flavor asks for, as far as the flavor does.
+
+    :param flavor: by nova; its interface counts, and whether leases must be able to move
+    """
+    return replace(
+        flavor,
+        count=min(said.count, flavor.count),
+        memory_mb=min(said.memory_mb, flavor.memory_mb),
+        level=min(said.level, flavor.level, key=lambda each: SERVICE_LEVEL_SHARES[each]),
+        network_mbps=min(said.network_mbps, flavor.network_mbps),
+        priority=min(said.priority, flavor.priority),
+    )
 
 
 def _asking(
     hosts: Mapping[str, LeaseHost], silence: Silence
-) -> Iterator[tuple[str, tuple[str, Mapping[str, Any]]]]:
+) -> Iterator[tuple[str, tuple[str, RemoteGpuRequest]]]:
     """Yield servers that ask, with their host and what they ask for."""
     for name, host in sorted(hosts.items()):
         if silence.answers(name):
             for each in host.requests:
                 if each["server_id"] in host.servers:
-                    yield each["server_id"], (name, each)
+                    yield each["server_id"], (name, _said(each))
+
+
+def _said(report: Mapping[str, Any]) -> RemoteGpuRequest:
+    return RemoteGpuRequest(
+        count=report["count"],
+        memory_mb=report["memory_mb"],
+        level=ServiceLevel(report["service_level"]),
+        api=RemoteGpuApi(report["api"]),
+        network_mbps=report["network_mbps"],
+        network_share=0.0,
+        vgpus_per_gpu=1,
+        priority=report["priority"],
+        migratable=report["migratable"],
+    )

@@ -60,6 +60,7 @@ class LeaseService:
     :ivar projects: server -> project; others are of project-1
     :ivar limits: project -> its limits
     :ivar fabrics: host of servers -> fabrics that it is in; others are not known
+    :ivar flavor: what nova says of servers' flavors, from the next :meth:`start` on; None: it is not asked
     """
 
     def __init__(self, placement, folder, url=""):
@@ -70,7 +71,7 @@ class LeaseService:
         self.leases, self.hosts = Leases(database), LeaseHosts(database)
         self.recovery = Recovery(database)
         self.placed, self.projects, self.limits, self.now_s = {}, {}, {}, 0.0
-        self.fabrics = {}
+        self.fabrics, self.flavor = {}, None
         self.claims = ClaimStore(placement.client)
         PoolReporter(placement.client).sync(lent_pool("g1"))
         self.start()
@@ -107,6 +108,7 @@ class LeaseService:
                 lambda project: self.limits.get(project, UNLIMITED),
                 fabrics=self.fabrics.get,
                 solve=installed_solver(),
+                flavor=self.flavor,
             ),
         )
 

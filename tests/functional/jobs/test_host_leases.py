@@ -23,9 +23,11 @@ from placement_traits import pool_reader
 from placement_traits.claim_store import NoRoomError
 from placement_traits.claims import emptied
 from placement_traits.client import PlacementError
+from placement_traits.errors import ServiceUnavailableError
 from placement_traits.names import REMOTE_GPU_NETWORK_MBPS, ServiceLevel
 from placement_traits.pool_reporter import PoolReporter
 from placement_traits.reason import Reason
+from placement_traits.request import parse
 from tests.support.at_once import at_once
 from tests.support.lease_service import ASKED, ENGINE, SERVER, LeaseService, credential
 from tests.support.pools import pool
@@ -708,6 +710,12 @@ def test_only_administrators_move_leases_and_only_those_in_use(service, moving):
 
 
 OTHER = str(uuid.uuid4())
+SMALL = {
+    "numa_ext:remote_gpu_memory_mb": "4000",
+    "numa_ext:remote_gpu_service_level": "bronze",
+    "numa_ext:remote_gpu_priority": "2",
+    "numa_ext:remote_gpu_network_mbps": "100",
+}
 REQUEST = {
     "server_id": SERVER,
     "count": 1,
@@ -752,6 +760,43 @@ def test_a_host_gets_leases_for_servers_that_nova_has_put_there_only(service):
     del service.placed[SERVER]
     service.round()
     assert service.leases.find() == []
+
+
+def test_a_host_gets_no_more_for_its_servers_than_nova_says_that_flavors_ask_for(service):
+    """Of a host that is broken out of: all of a GPU, before all others, for a flavor of a small part."""
+    flavors = {SERVER: parse({"numa_ext:remote_gpu": "allowed", **SMALL}, vcpus=1, memory_mb=512)}
+    service.flavor = lambda server: flavors[server].remote_gpus
+    service.start()
+    more = {"memory_mb": 80_000, "service_level": "gold", "priority": 9, "network_mbps": 900}
+    assert asking(service, count=16, migratable=True, **more).status_code == 200
+    service.round()
+    (lease,) = service.leases.find()
+    asked = lease.asked
+    assert (asked.memory_mb, asked.level, asked.priority) == (4000, "bronze", 2)
+    assert (asked.network_mbps, asked.migratable) == (100, False)
+
+
+def test_a_server_of_which_nova_shows_no_request_gets_no_lease(service, caplog):
+    service.flavor = lambda _server: None
+    service.start()
+    asking(service)
+    for _ in range(2):
+        service.round()
+    assert (service.leases.find(), caplog.text.count("by nova its flavor asks for none")) == ([], 1)
+
+
+def test_a_nova_that_does_not_answer_holds_up_no_round(service, monkeypatch):
+    troubles = []
+    monkeypatch.setattr(service, "trouble", lambda server, error: troubles.append(server))
+
+    def flavor(_server):
+        raise ServiceUnavailableError("Nova does not answer.")
+
+    service.flavor = flavor
+    service.start()
+    asking(service)
+    service.round()
+    assert (service.leases.find(), troubles) == ([], [SERVER])
 
 
 def test_who_has_released_a_servers_lease_gets_no_other_until_it_was_on_no_host(service):
