@@ -26,7 +26,7 @@ from nova_numa_ext.orchestrator.metrics import EngineMetrics
 from nova_numa_ext.orchestrator.reconcile import LostClaims, LostServers, LostTrusts
 from nova_numa_ext.orchestrator.saga import Engaged, time_over
 from nova_numa_ext.orchestrator.scaling_rounds import ScalingRounds
-from nova_numa_ext.orchestrator.server_requests import LeaseRules
+from nova_numa_ext.orchestrator.server_requests import FlavorOf, LeaseRules
 from nova_numa_ext.orchestrator.steps import SERVERS
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
@@ -96,6 +96,7 @@ class EngineServices:
     :param hosts: where servers are
     :param pools: reads which GPUs are lent, for leases
     :param tell: called with each job that this engine has moved to another state, and the reasons; waits for nothing
+    :param flavors: what nova says that servers ask of remote GPUs; None: their hosts' word counts
     """
 
     trusts: Trusts
@@ -103,6 +104,7 @@ class EngineServices:
     hosts: ServerHosts
     pools: PoolsNow = lambda: ()
     tell: Callable[[StoredJob, Sequence[Reason]], None] = lambda _job, _reasons: None
+    flavors: FlavorOf | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,6 +477,7 @@ def _lease_rounds(
         queue,
         hosts.fabrics,
         _solver(),
+        services.flavors,
     )
     return LeaseRounds(
         Leases(database), services.claims, services.pools, LeaseHosts(database).all, rules

@@ -32,10 +32,11 @@ from nova_numa_ext import endpoints, metrics
 from nova_numa_ext.job_hint import hint_keys
 from nova_numa_ext.orchestrator import conf as jobs_conf
 from nova_numa_ext.orchestrator import decide, known_options, notify, startup
-from nova_numa_ext.orchestrator.conf import EngineOptions
+from nova_numa_ext.orchestrator.conf import EngineOptions, FlavorSource
 from nova_numa_ext.orchestrator.engine import EngineServices, JobEngine, JobPlanning
 from nova_numa_ext.orchestrator.hints import PlanHints
 from nova_numa_ext.orchestrator.metrics import METRICS
+from nova_numa_ext.orchestrator.server_requests import FlavorOf
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.recovery import Recovery, seen_in
 from placement_traits.command_line import add_version
@@ -112,6 +113,7 @@ def made(conf: cfg.ConfigOpts, options: EngineOptions) -> JobEngine:
             startup.hosts(endpoints.placement(conf)),
             startup.lent(endpoints.placement(conf)),
             notify.configured(conf, jobs_conf.read(conf).notify, socket.gethostname()),
+            _flavors(conf, options),
         ),
         JobPlanning(
             decide.made(conf, endpoints.placement(conf)).decide,
@@ -121,6 +123,13 @@ def made(conf: cfg.ConfigOpts, options: EngineOptions) -> JobEngine:
         options,
         recovery=Recovery(database, seen_in(options.mark_file)),
     )
+
+
+def _flavors(conf: cfg.ConfigOpts, options: EngineOptions) -> FlavorOf | None:
+    """Return what asks nova for servers' flavors, None where their hosts' word counts."""
+    if options.remote_gpu_flavors is FlavorSource.HOSTS:
+        return None
+    return startup.flavors(endpoints.compute(conf)).remote_gpus
 
 
 def run(

@@ -27,6 +27,7 @@ from oslo_log import log
 from nova_numa_ext import endpoints
 from nova_numa_ext.orchestrator import conf as jobs_conf
 from nova_numa_ext.orchestrator.cloud.cabling import ServerCabling
+from nova_numa_ext.orchestrator.cloud.flavors import ServerFlavors
 from nova_numa_ext.orchestrator.cloud.hosts import ServerHosts
 from nova_numa_ext.orchestrator.cloud.keystone import REQUEST_TIMEOUT_S, KeystoneTrusts
 from nova_numa_ext.orchestrator.store import database
@@ -171,6 +172,12 @@ def hosts(placement: adapter.Adapter) -> ServerHosts:
 def cabling(placement: adapter.Adapter) -> ServerCabling:
     """Return where servers hang on fabrics by Placement; a user who asks does not wait for long either."""
     return ServerCabling(_prompt(placement))
+
+
+def flavors(compute: adapter.Adapter) -> ServerFlavors:
+    """Return what flavors of servers ask for by nova: rounds do not wait for it for long."""
+    compute.session.timeout = min(compute.session.timeout, REQUEST_TIMEOUT_S)
+    return ServerFlavors(compute)
 
 
 def lent(placement: adapter.Adapter) -> Callable[[], tuple[Pool, ...]]:
