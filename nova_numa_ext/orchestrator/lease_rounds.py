@@ -98,7 +98,7 @@ class LeaseRounds:
         self._requests = ServerRequests(stored, servers)
         self._moves = LeaseMoves(stored, claims, self._reached)
         self._silence = Silence()
-        self._suspects: dict[str, Claim] = {}
+        self._suspects: dict[str, _Suspect] = {}
         self._without_host: frozenset[str] = frozenset()
         self._clients: Mapping[str, tuple[frozenset[str], str]] = {}
         self._gpus: Mapping[str, frozenset[str]] = {}
@@ -155,13 +155,17 @@ class LeaseRounds:
     def look(self, may: Callable[[], None], trouble: Unreadable) -> int:
         """Compare claims with leases; return how many claims were released or written again.
 
+        What a move has left, and no row knows of, as where an older database was restored, is released when the host
+        that it left has reported in between: that ends what it is not asked to serve. Others do not wait for a host.
+
         :param may: as of :meth:`round`
         :param trouble: called with each lease that cannot be read: its claim stays as it is
         :raises NotLeaderError: the term is over
         :raises ServiceUnavailableError: Placement or the database does not answer
         """
         # The claims first: a lease's row is there before its claim.
-        there = {each.consumer: each for each in self._held()}
+        lent = self._pools()
+        there = {each.consumer: each for each in self._held(lent)}
         unread: set[str] = set()
 
         def unreadable(uuid: str, error: Exception) -> None:
@@ -172,13 +176,15 @@ class LeaseRounds:
         before = self._suspects
         seconds = {each.move.second for each in living.values() if each.move is not None}
         known = living.keys() | unread | seconds
+        heard = _heard(lent, self._hosts())
         # The second consumer of a lease that cannot be read is not known: all of them stay then.
-        self._suspects = {
-            key: each
+        found = {
+            key: _Suspect(each, _heard_of(each, heard))
             for key, each in there.items()
             if key not in known and not (unread and each.type == MOVE_CONSUMER)
         }
-        lost = [each for key, each in self._suspects.items() if before.get(key) == each]
+        lost = [each.claim for key, each in found.items() if each.follows(before.get(key))]
+        self._suspects = {key: each.since(before.get(key)) for key, each in found.items()}
         written = sum(self._released(each, may) for each in lost)
         for key, stored in living.items():
             moves = stored.move is not None and stored.move.second
@@ -355,9 +361,9 @@ class LeaseRounds:
             lent.give_back(held.amounts)
         return self._leases.change(stored, leases.end, actor)
 
-    def _held(self) -> Iterator[Claim]:
+    def _held(self, lent: Iterable[Pool]) -> Iterator[Claim]:
         """Yield each claim of a lease once; only providers of which something is taken are asked."""
-        for claim in self._claims.of_providers(sorted(pools.taken(self._pools()))):
+        for claim in self._claims.of_providers(sorted(pools.taken(lent))):
             if claim.type in (LEASE_CONSUMER, MOVE_CONSUMER):
                 yield claim
 
@@ -406,6 +412,27 @@ class LeaseRounds:
             return False
         _LOG.warning("the claim of lease %s was gone, and is there again", stored.uuid)
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    """A claim of which no row knows.
+
+    :param heard: when the host that a move left has last reported, by the database's clock; None: none is waited for
+    """
+
+    claim: Claim
+    heard: float | None
+
+    def follows(self, first: "_Suspect | None") -> bool:
+        """Return whether it is lost: found before, and its host has reported since."""
+        if first is None or first.claim != self.claim:
+            return False
+        return self.heard is None or first.heard is None or self.heard > first.heard
+
+    def since(self, first: "_Suspect | None") -> "_Suspect":
+        """Return it as it was first found."""
+        return self if first is None or first.claim != self.claim else first
 
 
 class _Lent:
@@ -470,6 +497,22 @@ class _Queued:
 
     def waiting_s(self, now: float) -> float:
         return now - self.stored.created_at
+
+
+def _heard(lent: Iterable[Pool], hosts: Mapping[str, LeaseHost]) -> dict[str, float]:
+    """Return when the host of each GPU has last reported, of those that ever have."""
+    return {
+        gpu.uuid: hosts[pool.host].seen_at
+        for pool in lent
+        if pool.host in hosts
+        for gpu in pool.gpus
+    }
+
+
+def _heard_of(claim: Claim, heard: Mapping[str, float]) -> float | None:
+    if claim.type != MOVE_CONSUMER:
+        return None
+    return max((heard[each] for each in claim.amounts if each in heard), default=None)
 
 
 def _gpus(living: Iterable[StoredLease]) -> dict[str, frozenset[str]]:

@@ -15,8 +15,8 @@ gone, and which their GPU's host does not serve
 claims of no lease, which a host serves or is to      adopted with what Placement and hosts say
 end, or whose GPU's host has not reported
 claims of no lease otherwise                          released
-claims that keep what a lease has left by a move      left: it goes on where its claim is, and an engine releases them,
-                                                      whatever the host that it left has acknowledged
+claims that keep what a lease has left by a move      left: it goes on where its claim is, and an engine releases them
+                                                      when the host that it left has reported
 leases that cannot be read                            left, with their claims
 ====================================================  ==============================================================
 

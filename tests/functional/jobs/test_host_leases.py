@@ -571,6 +571,26 @@ def test_a_lease_moves_to_another_gpu_and_holds_both_until_its_source_has_ended_
     assert service.ask("g1").json["serves"] == []
 
 
+def test_what_a_move_left_stays_until_its_host_reports_where_an_older_database_was_restored(
+    service, moving
+):
+    """The backup was made before the move: no row knows of the second consumer, and the source may serve on."""
+    before = service.leases.read(moving.uuid)
+    move(service, moving, pool="g2")
+    service.round()
+    service.round()
+    second = service.leases.read(moving.uuid).move.second
+    with service.database.transaction() as connection:
+        mine = update(tables.lease).where(tables.lease.c.uuid == moving.uuid)
+        connection.execute(mine.values(state=before.state, move=None, epoch=before.lease.epoch))
+    for _ in range(3):
+        service.rounds.look(lambda: None, service.trouble)
+    assert gpus_held(service, second) == {before.gpu}, "g1 has said nothing"
+    service.report("g1", servers=[OTHER])  # something new, which is stored at once
+    service.rounds.look(lambda: None, service.trouble)
+    assert service.claims.read(second) is None
+
+
 def test_a_move_that_is_refused_leaves_lease_and_placement_as_they_are(service, moving, placement):
     before = service.claims.read(moving.uuid).amounts
     whole = replace(ASKED, memory_mb=8000, level=ServiceLevel.GOLD, pool="g2")
