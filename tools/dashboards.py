@@ -326,6 +326,15 @@ SERVER: Final = Dashboard(
             "MBs",
         ),
         Panel(
+            "Its network traffic",
+            {f"rate(numa_ext_server_network_bytes_total{{{MINE}}}{RANGE})": "{{direction}}"},
+            "Bps",
+        ),
+        Panel(
+            "How much it uses the network, estimated",
+            {f"numa_ext_server_network_class{{{MINE}}} == 1": "{{class}}"},
+        ),
+        Panel(
             "Its bandwidth level, decided and in the kernel",
             {
                 f"numa_ext_server_mba_percent{{{MINE}}}": "decided, L3 {{l3}}",

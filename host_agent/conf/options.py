@@ -12,6 +12,7 @@ from host_agent.conf.helper import HelperOptions
 from host_agent.conf.host import HostOptions, LibvirtOptions
 from host_agent.conf.mapping import MappingOptions
 from host_agent.conf.memory import MemoryOptions
+from host_agent.conf.network import NetworkUseOptions
 from host_agent.conf.paths import HostPaths
 from host_agent.conf.placement import PlacementOptions
 from host_agent.conf.rdt import RdtOptions
@@ -39,6 +40,7 @@ class Options:
     bwap: BwapOptions = field(default_factory=BwapOptions)
     remote_gpus: RemoteGpuOptions = field(default_factory=RemoteGpuOptions)
     cables: CableOptions = field(default_factory=CableOptions)
+    network: NetworkUseOptions = field(default_factory=NetworkUseOptions)
 
     @property
     def release_after_s(self) -> float:

@@ -94,6 +94,7 @@ class Domain:
     :param locked: its memory is locked (``<locked/>``) or encrypted
     :param mergeable: the kernel may merge its pages with equal ones of others (no ``<nosharepages/>``)
     :param serial_controller: it has a virtio-serial controller, so that ports can be plugged into it
+    :param interfaces: names of the host's sides of its interfaces, of those that have one
     :param ports: virtio-serial port -> path of the host's UNIX socket, "" while libvirt does not name it
     """
 
@@ -110,6 +111,7 @@ class Domain:
     locked: bool = False
     mergeable: bool = True
     serial_controller: bool = False
+    interfaces: tuple[str, ...] = ()
     ports: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -239,8 +241,16 @@ def _domain(root: ET.Element) -> Domain:
         or root.find("launchSecurity") is not None,
         mergeable=backing is None or backing.find("nosharepages") is None,
         serial_controller=root.find("devices/controller[@type='virtio-serial']") is not None,
+        interfaces=tuple(_interfaces(root)),
         ports=dict(_ports(root)),
     )
+
+
+def _interfaces(root: ET.Element) -> Iterator[str]:
+    for target in root.iterfind("devices/interface/target"):
+        name = target.get("dev", "")
+        if name and "/" not in name and not name.startswith("."):
+            yield name
 
 
 def _ports(root: ET.Element) -> Iterator[tuple[str, str]]:

@@ -259,6 +259,19 @@ METRICS: Final[dict[str, MetricSpec]] = {
             (*_SERVER, "kind"),
         ),
         MetricSpec(
+            "numa_ext_server_network_bytes",
+            "counter",
+            "Bytes that a server has sent or received by interfaces of the host's kernel, at the end of the last "
+            "[network]window_s.",
+            (*_SERVER, "direction"),
+        ),
+        MetricSpec(
+            "numa_ext_server_network_class",
+            "gauge",
+            "1 for how much a server uses the network; estimated: all its bytes count as if they left the leaf.",
+            (*_SERVER, "class"),
+        ),
+        MetricSpec(
             "numa_ext_server_exclusive",
             "gauge",
             "1 when no other group may use the server's L3 ways.",

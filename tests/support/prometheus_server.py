@@ -49,6 +49,10 @@ LACKS = {
         'numa_ext_jobs_moves_total{state="queued"}',
         'numa_ext_jobs_moves_total{state="failed"}',
     },
+    "servers of the lab have no interface": {
+        "rate(numa_ext_server_network_bytes_total",
+        "numa_ext_server_network_class",
+    },
     "all memory is in its place": {"numa_ext_server_misplaced_mb"},
     "emulated processors count nothing": {
         "numa_ext_server_ipc",

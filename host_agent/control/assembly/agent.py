@@ -35,6 +35,7 @@ from host_agent.observe.snapshot import Observer
 from host_agent.report.costs import Costs
 from host_agent.report.groups import GroupMetrics
 from host_agent.report.metrics import Measured, Metrics
+from host_agent.report.network import NetworkUse
 from host_agent.report.publisher import Publisher
 from placement_traits.service_manager import ServiceManager
 
@@ -228,8 +229,10 @@ def _listeners(
     done: list[Listener] = [metrics, *(one for one in refined_by if isinstance(one, Listener))]
     done += [in_control] if ground.throttles else []
     done += [publisher] if publisher else []
-    done += [ground.rollout, groups, costs, service_manager]
+    network = NetworkUse(ground.conf.network, ground.conf.paths.sys)
+    done += [ground.rollout, groups, costs, network, service_manager]
     metrics.include(groups)
+    metrics.include(network)
     if ground.throttles:
         metrics.include(in_control)
     metrics.include(costs)
