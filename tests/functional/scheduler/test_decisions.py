@@ -12,7 +12,7 @@ from nova.conf import CONF
 
 from nova_numa_ext import endpoints
 from nova_numa_ext.cli import explain, explain_command
-from nova_numa_ext.scheduler import process, session
+from nova_numa_ext.scheduler import decision, process, session
 from placement_traits.names import NeighbourTrait, Tier
 from placement_traits.offers import L3State
 from tests.functional.scheduler.conftest import BE, LC, compute_node
@@ -245,7 +245,7 @@ def test_a_request_that_cannot_even_be_read_is_refused_and_never_breaks_the_sche
     cloud.host("h1")
     cloud.configure(on_error="refuse")
     monkeypatch.setattr(session, "decide", lambda *_: 1 / 0)
-    monkeypatch.setattr(session, "concerns_us", lambda *_: 1 / 0)
+    monkeypatch.setattr(decision, "concerns_us", lambda *_: 1 / 0)
     with pytest.raises(exception.NoValidHost):
         cloud.boot(LC)
 
