@@ -10,7 +10,7 @@ import unittest
 
 import pytest
 
-from nova_numa_ext.scheduler import process, session
+from nova_numa_ext.scheduler import decision, process
 from placement_traits import journal
 
 _LIBVIRT = "nova.tests.functional.libvirt"
@@ -72,7 +72,7 @@ _ASKED_LAST = "self.assertTrue(self.mock_filter.called)"
 @pytest.fixture(autouse=True)
 def every_request_speaks_to_us(monkeypatch):
     """Nova's flavors go the whole way through our code."""
-    monkeypatch.setattr(session, "concerns_us", lambda *_: True)
+    monkeypatch.setattr(decision, "concerns_us", lambda *_: True)
 
 
 def run(name):
