@@ -514,6 +514,10 @@ JOBS: Final = Dashboard(
             "Elastic groups by state",
             {"max by (state) (numa_ext_jobs_scaling_groups)": "{{state}}"},
         ),
+        Panel(
+            "Members of elastic groups by step",
+            {"max by (step) (numa_ext_jobs_scaling_members)": "{{step}}"},
+        ),
     ),
     {},
 )

@@ -39,10 +39,12 @@ _COLUMNS: Final = (
 
 
 class SetScaling(command.ShowOne):  # type: ignore[misc]
-    """Have a server group observed: what it would need is decided each period, and nothing is carried out.
+    """Have a server group sized by its load: what it needs is decided each period.
 
-    What was decided by other settings is deleted; settings that are not given are the defaults. A group that is paused
-    stays so.
+    Without --flavor and --image it is observed: nothing is carried out. With them servers are added and deleted as the
+    user of this command, in the project of the token, which has to be the group's; only servers that were added so are
+    deleted. What was decided by other settings is deleted; settings that are not given are the defaults. A group that
+    is paused stays so.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -56,15 +58,36 @@ class SetScaling(command.ShowOne):  # type: ignore[misc]
             help="File in the engines' folder [numa_ext_jobs]scaling_traces: load and latencies of its members, "
             "with the columns of replay",
         )
+        for option, text in (
+            ("flavor", "Flavor of members that are added, by name or id; needs --image"),
+            ("image", "Their image, by name or id; needs --flavor"),
+            (
+                "hook",
+                "Program in the engines' folder [numa_ext_jobs]scaling_hooks, called when members come and leave",
+            ),
+            ("name", "Name of their servers, before a number of their own (default: member)"),
+        ):
+            parser.add_argument(f"--{option}", metavar=f"<{option}>", help=text)
+        parser.add_argument(
+            "--network",
+            action="append",
+            default=[],
+            metavar="<network>",
+            help="Network of members that are added, by name or id, or none; may be repeated (default: the project's "
+            "only one)",
+        )
         _add_settings(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Return columns and values."""
+        """Return columns and values; raises InvalidValueError where a part of what members are made of is missing."""
         settings = {"objective_ms": parsed_args.objective_ms, **_given(parsed_args)}
         if parsed_args.granularity is not None:
             settings["granularity"] = list(_grid(parsed_args.granularity).sides)
         body = {"settings": settings, "source": {"csv": parsed_args.csv}}
+        enforce = _enforced(parsed_args)
+        if enforce:
+            body["enforce"] = enforce
         return _shown(_client(self).set_scaling(parsed_args.group, body))
 
 
@@ -237,6 +260,11 @@ def _shown(scaling: Scaling) -> tuple[Any, Any]:
         **scaling,
         "settings": DictColumn(scaling["settings"]),
         "source": DictColumn(scaling["source"]),
+        "enforce": scaling["enforce"] and DictColumn(scaling["enforce"]),
+        "members": "\n".join(
+            f"{each['server_id'] or '(no server yet)'} {each['step']}"
+            for each in scaling["members"]
+        ),
         "last_decision": last and f"{last['at_s']:g} s: {last['change']:+d}, {last['why']}",
     }
     for key in ("created_at", "changed_at"):
@@ -295,6 +323,18 @@ def _given(parsed_args: argparse.Namespace) -> dict[str, Any]:
     )
     given = {name: getattr(parsed_args, name) for name in names}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _enforced(parsed_args: argparse.Namespace) -> dict[str, Any]:
+    """Return of what members are to be made; {} where the group is to be observed."""
+    names = ("flavor", "image", "hook", "name")
+    given = {name: found for name in names if (found := getattr(parsed_args, name)) is not None}
+    if parsed_args.network:
+        given["networks"] = parsed_args.network
+    missing = [name for name in ("flavor", "image") if name not in given]
+    if given and missing:
+        raise InvalidValueError(f"--{missing[0]}", None, "a name or id: members are made of it")
+    return given
 
 
 def _settings(parsed_args: argparse.Namespace) -> ScalingSettings:

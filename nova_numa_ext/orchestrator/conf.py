@@ -129,6 +129,21 @@ class EngineOptions(Section):
         change="groups have hundreds of members, or the controller is slow (raise)",
         leave="fits take well below a second",
     )
+    scaling_hooks: Path = option(
+        Path("/etc/numa-ext-jobs/hooks"),
+        "Folder with the programs that elastic groups may have called when members come and leave; none elsewhere is "
+        "called. They run as the engine's user, so only administrators may write there. Every engine needs the same.",
+        change="programs lie elsewhere",
+        leave="no elastic group has a hook",
+    )
+    scaling_hook_timeout_s: float = option(
+        10.0,
+        "Seconds that one call of a hook may take; then it is killed, and called again in a later round. What takes "
+        "longer has to go on by itself: the hook ends with 75 until it is done.",
+        minimum=0.1,
+        change="the service that takes members in answers slowly (raise): elastic groups wait for one another's hooks",
+        leave="hooks answer within seconds",
+    )
     metrics_address: HostAddress = option(
         HostAddress("127.0.0.1"),
         "Address of the engine's Prometheus endpoint. It has no authentication: keep it on loopback.",

@@ -25,7 +25,9 @@ from nova_numa_ext.orchestrator.lease_rounds import LeaseRounds, PoolsNow
 from nova_numa_ext.orchestrator.metrics import EngineMetrics
 from nova_numa_ext.orchestrator.reconcile import LostClaims, LostServers, LostTrusts
 from nova_numa_ext.orchestrator.saga import Engaged, time_over
+from nova_numa_ext.orchestrator.scaling_hooks import ScalingHooks
 from nova_numa_ext.orchestrator.scaling_rounds import ScalingRounds
+from nova_numa_ext.orchestrator.scaling_saga import ScalingSaga
 from nova_numa_ext.orchestrator.server_requests import FlavorOf, LeaseRules
 from nova_numa_ext.orchestrator.steps import SERVERS
 from nova_numa_ext.orchestrator.store.actor import Actor
@@ -43,6 +45,7 @@ from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.recovery import Recovery
 from nova_numa_ext.orchestrator.store.scaling import ScalingGroups
+from nova_numa_ext.orchestrator.store.scaling_members import ScalingMembers
 from nova_numa_ext.orchestrator.store.stored_job import StoredJob
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.orchestrator.store.unreadable import Unreadable
@@ -167,11 +170,13 @@ class JobEngine:
         self._hands = JobsInHand()
         self._lost_claims = LostClaims(self._claims, self._jobs)
         self._lost_servers = LostServers(self._jobs, self._trusts)
-        self._lost_trusts = LostTrusts(self._jobs, self._ended, self._trusts)
+        self._scaling_groups = ScalingGroups(database)
+        self._lost_trusts = LostTrusts(
+            self._jobs, self._ended, self._trusts, also=self._scaling_groups.trusts
+        )
         self._leases = _lease_rounds(database, services, planning.queue, options)
         self._leasing = threading.Lock()
-        self._scaling_groups = ScalingGroups(database)
-        self._scaling = _scaling_rounds(self._scaling_groups, options)
+        self._scaling = _scaling_rounds(database, self._scaling_groups, services, options)
         self._observing = threading.Lock()
         self._troubled: dict[str, frozenset[str]] = dict.fromkeys(
             (Concern.LEASES, Concern.LEASE_CLAIMS, Concern.SCALING), frozenset()
@@ -295,7 +300,7 @@ class JobEngine:
             self._leasing.release()
 
     def _observe(self, engaged: Engaged) -> None:
-        """Decide on what is new of elastic groups; one round of them at a time."""
+        """Decide on what is new of elastic groups, and carry out what is enforced; one round of them at a time."""
         if not self._observing.acquire(blocking=False):
             return
         try:
@@ -493,6 +498,12 @@ def _solver() -> Solver | None:
         return None
 
 
-def _scaling_rounds(groups: ScalingGroups, options: EngineOptions) -> ScalingRounds:
+def _scaling_rounds(
+    database: Database, groups: ScalingGroups, services: EngineServices, options: EngineOptions
+) -> ScalingRounds:
     models = partial(ModelsBeside, timeout_s=options.scaling_fit_timeout_s)
-    return ScalingRounds(groups, options.scaling_traces, models)
+    hooks = ScalingHooks(options.scaling_hooks, options.scaling_hook_timeout_s)
+    saga = ScalingSaga(
+        groups, ScalingMembers(database), services.trusts, hooks, options.build_timeout_s
+    )
+    return ScalingRounds(groups, options.scaling_traces, models, saga)

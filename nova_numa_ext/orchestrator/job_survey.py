@@ -130,7 +130,7 @@ def surveyed(
     census: Census,
     stored: Mapping[str, StoredJob],
     claims: Sequence[Claim],
-    ended_trusts: set[str],
+    other_trusts: set[str],
     *,
     replaced: Mapping[tuple[str, str, int], str],
     stopped: Sequence[StoredJob],
@@ -139,13 +139,13 @@ def surveyed(
 
     :param stored: all jobs of the database, by uuid
     :param claims: of our consumers of jobs
-    :param ended_trusts: those that are to be deleted in any case
+    :param other_trusts: those that are to be deleted in any case, and those of elastic groups
     :param replaced: members, as of :class:`Survey`
     :param stopped: as of :class:`Survey`
     """
     of_rows = {job.trust for job in stored.values() if not job.state.final}
     given = {each.trust: (each.user, each.project) for each in census.trusts}
-    free = {key: value for key, value in given.items() if key not in of_rows | ended_trusts}
+    free = {key: value for key, value in given.items() if key not in of_rows | other_trusts}
     by_job, foreign = _by_job(census, stored)
     adoptable, kept = _adoptable(by_job, census, stored, free)
     adopted, regained, released = _claimed(adoptable, stored, claims)

@@ -21,6 +21,7 @@ from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.recovery import Recovery
+from nova_numa_ext.orchestrator.store.scaling import ScalingGroups
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from placement_traits import pool_reader
 from placement_traits.client import PlacementClient
@@ -143,7 +144,12 @@ def _recover(conf: cfg.ConfigOpts, arguments: argparse.Namespace) -> int:
     placement = endpoints.placement(conf)
     claims, client = startup.claims(placement), PlacementClient(placement)
     recoverer = Recoverer(
-        Jobs(database), EndedTrusts(database), startup.trusts(conf), claims, ServerHosts(client)
+        Jobs(database),
+        EndedTrusts(database),
+        startup.trusts(conf),
+        claims,
+        ServerHosts(client),
+        also=ScalingGroups(database).trusts,
     )
     of_leases = LeaseRecoverer(
         Leases(database), LeaseHosts(database), claims, partial(pool_reader.read, client)

@@ -7,7 +7,7 @@ or run is read from the database at each scrape, and is the same for all.
 
 import bisect
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from nova_numa_ext.metrics import BUCKETS, Sample
@@ -24,6 +24,7 @@ ROUNDS: Final = "numa_ext_jobs_rounds"
 ROUND_SECONDS: Final = "numa_ext_jobs_round_seconds"
 MOVES: Final = "numa_ext_jobs_moves"
 SCALING: Final = "numa_ext_jobs_scaling_groups"
+MEMBERS: Final = "numa_ext_jobs_scaling_members"
 
 METRICS: Final[dict[str, MetricSpec]] = {
     metric.name: metric
@@ -67,6 +68,13 @@ METRICS: Final[dict[str, MetricSpec]] = {
             "why) and paused. The same for all engines; missing while the database does not answer.",
             ("state",),
         ),
+        MetricSpec(
+            MEMBERS,
+            "gauge",
+            "Members that the service has added to elastic groups, by step: joined carry load, others come or go. The "
+            "same for all engines; missing while the database does not answer.",
+            ("step",),
+        ),
     )
 }
 
@@ -83,6 +91,9 @@ class Counted(Protocol):
 
 class CountedGroups(Protocol):
     """The elastic groups that are stored."""
+
+    def members(self) -> Mapping[str, int]:
+        """Return how many members are in each step."""
 
     def counts(self) -> tuple[int, int, int]:
         """Return how many are followed, how many of these cannot be decided on, and how many are paused."""
@@ -143,6 +154,7 @@ def _stored(jobs: Counted, groups: CountedGroups) -> Iterator[Sample]:
     try:
         numbers, longest_s = jobs.counts()
         followed, troubled, paused = groups.counts()
+        members = groups.members()
     except ServiceUnavailableError:
         return
     for state in JobState:
@@ -151,3 +163,5 @@ def _stored(jobs: Counted, groups: CountedGroups) -> Iterator[Sample]:
     yield METRICS[LONGEST_WAIT], (), longest_s
     for name, number in (("observed", followed), ("troubled", troubled), ("paused", paused)):
         yield METRICS[SCALING], (name,), number
+    for step, number in members.items():
+        yield METRICS[MEMBERS], (str(step),), number

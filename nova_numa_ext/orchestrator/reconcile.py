@@ -10,7 +10,7 @@ groups as their job's user, whose trust is kept as long as something may come.
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import inf
@@ -159,6 +159,7 @@ class LostTrusts:
 
     Keystone lists all of them at once, so that a look is rare; what is found in two looks is to be deleted.
 
+    :param also: returns trusts that something else than a job needs
     :param clock: monotonic seconds; injected by tests
     """
 
@@ -168,10 +169,12 @@ class LostTrusts:
         ended: EndedTrusts,
         trusts: Trusts,
         clock: Callable[[], float] = time.monotonic,
+        also: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._jobs = jobs
         self._ended = ended
         self._trusts = trusts
+        self._also = also
         self._clock = clock
         self._looked_s = -inf
         self._suspects: frozenset[str] = frozenset()
@@ -185,7 +188,8 @@ class LostTrusts:
         if self._clock() < self._looked_s + _ALL_S:
             return 0
         given = {each.trust: each for each in self._trusts.given()}
-        suspects = frozenset(given.keys() - self._jobs.trusts() - self._ended.all())
+        needed = self._jobs.trusts() | {*self._also()} | self._ended.all()
+        suspects = frozenset(given.keys() - needed)
         lost = [given[trust] for trust in sorted(suspects & self._suspects)]
         deleted = [each.trust for each in lost if not self._is_needed(each)]
         for trust in deleted:

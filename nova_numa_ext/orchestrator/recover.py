@@ -23,7 +23,7 @@ not made. Nothing is done by looking; who commits looks again, and what is delet
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -60,11 +60,19 @@ class Recoverer:
     """
 
     def __init__(
-        self, jobs: Jobs, ended: EndedTrusts, trusts: Trusts, claims: ClaimStore, hosts: ServerHosts
+        self,
+        jobs: Jobs,
+        ended: EndedTrusts,
+        trusts: Trusts,
+        claims: ClaimStore,
+        hosts: ServerHosts,
+        *,
+        also: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._jobs = jobs
         self._ended = ended
         self._trusts = trusts
+        self._also = also
         self._claims = claims
         self._hosts = hosts
 
@@ -76,9 +84,8 @@ class Recoverer:
             each for each in self._claims.all() if each.type in (JOB_CONSUMER, RESERVATION_CONSUMER)
         ]
         replaced, stopped = self._changed(census, stored)
-        return surveyed(
-            census, stored, claims, self._ended.all(), replaced=replaced, stopped=stopped
-        )
+        known = self._ended.all() | {*self._also()}
+        return surveyed(census, stored, claims, known, replaced=replaced, stopped=stopped)
 
     def commit(self, before: Survey, now: Survey) -> None:
         """Adopt what the last look has found, then delete and release what both have.

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine does for elastic groups: it observes. Each period is decided on, and nothing is carried out.
+"""What the engine does for elastic groups: it decides on each period, and acts on the newest where it is to enforce.
 
 A group's source is a CSV file that its monitoring appends to or replaces (:mod:`nova_numa_ext.policy.elastic.trace`).
 A file is read when it is the same in two rounds, so half of what is being written is not taken for a whole period. What
 the models have learnt is in this process only: an engine that begins to lead learns it again from the file, and
 decides the same, for a decision follows from periods and settings alone. Decisions that are stored already are not
 stored again.
+
+Of a group that is enforced what may be carried out is limited by what nova and the database have of it
+(:mod:`nova_numa_ext.policy.elastic.fleet`). It is stored together with the decision, and done by :mod:`.scaling_saga`.
 
 A group that gives trouble holds up no other one. Why is stored beside it, and it is tried again when its file or what
 operators have set changes, and once a minute.
@@ -14,25 +17,32 @@ operators have set changes, and once a minute.
 import logging
 import math
 import time
+import uuid as uuids
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from nova_numa_ext.orchestrator.scaling_saga import ScalingSaga
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
 from nova_numa_ext.orchestrator.store.scaling import (
+    Act,
     Line,
     ScalingGroups,
     StoredScaling,
 )
 from nova_numa_ext.orchestrator.store.unreadable import Unreadable, UnreadableError
-from nova_numa_ext.policy.elastic.following import Follower
+from nova_numa_ext.policy.elastic.decide import ScalingDecision
+from nova_numa_ext.policy.elastic.fleet import Acted, Fleet, granted, held, known_better, stale
+from nova_numa_ext.policy.elastic.following import DecidedPeriod, Follower
 from nova_numa_ext.policy.elastic.group import Learner
 from nova_numa_ext.policy.elastic.period import Period
+from nova_numa_ext.policy.elastic.terms import ScalingTerm
 from nova_numa_ext.policy.elastic.trace import read_trace
-from placement_traits.errors import InvalidValueError
+from placement_traits.errors import InvalidValueError, NumaExtError
+from placement_traits.reason import Reason
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -92,18 +102,24 @@ class ScalingRounds:
     :param stored: the groups
     :param traces: folder of their files
     :param learner: makes what fits the models of a group, of the season of its load
+    :param saga: carries out what is decided on groups that are enforced
     """
 
     def __init__(
-        self, stored: ScalingGroups, traces: Path, learner: Callable[[int], ScalingLearner]
+        self,
+        stored: ScalingGroups,
+        traces: Path,
+        learner: Callable[[int], ScalingLearner],
+        saga: ScalingSaga,
     ) -> None:
         self._stored, self._traces, self._learner = stored, traces, learner
+        self._saga = saga
         self._followed: dict[str, _Followed] = {}
         self._resting: dict[str, _Rest] = {}
         self._stamps: dict[str, Stamp | None] = {}
 
     def round(self, actor: Actor, may: Callable[[], None], trouble: Unreadable) -> int:
-        """Decide on what is new of each group that is not paused; return how many decisions were stored.
+        """Decide on what is new of each group that is not paused, and act; return how many decisions were stored.
 
         :param may: called before each group and period; raises where this process does not lead any more
         :param trouble: called with each group that cannot be decided on, and why
@@ -134,6 +150,7 @@ class ScalingRounds:
             self._forget(uuid)
 
     def _forget(self, uuid: str) -> None:
+        self._saga.forget(uuid)
         known = self._followed.pop(uuid, None)
         if known is not None:
             known.learner.close()
@@ -141,6 +158,9 @@ class ScalingRounds:
     def _carried(
         self, group: StoredScaling, actor: Actor, may: Callable[[], None], trouble: Unreadable
     ) -> int:
+        why = ""
+        if group.template is not None:
+            why = self._acted(group, actor, may, trouble)
         path = self._traces / group.source.csv
         stamp = _stamp(path)
         before, self._stamps[group.uuid] = self._stamps.get(group.uuid), stamp
@@ -153,7 +173,8 @@ class ScalingRounds:
             known = self._followed.get(group.uuid) or self._begun(group, last)
             if stamp is None or (stamp == before and stamp != known.read):
                 self._read(known, path, stamp)
-            lines = self._decided(known, may)
+            lines, act = self._decided(known, group, may)
+            why = why or self._old(known, group)
         except NotLeaderError:
             self._forget(group.uuid)
             raise
@@ -165,9 +186,24 @@ class ScalingRounds:
             self._stored.trouble(group, str(error), actor)
             return 0
         self._resting.pop(group.uuid, None)
-        if lines or (group.trouble and known.read is not None):
-            self._stored.record(group, lines, actor)
+        if lines or (group.trouble != why and known.read is not None):
+            self._stored.record(group, lines, actor, why, act)
         return len(lines)
+
+    def _acted(
+        self, group: StoredScaling, actor: Actor, may: Callable[[], None], trouble: Unreadable
+    ) -> str:
+        """Carry out what was decided before; return what stands in the way, '' for nothing."""
+        try:
+            why = self._saga.carry_on(group, actor, may)
+        except (NotLeaderError, LostRaceError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the outermost guard of a group: reported, and others go on
+            trouble(group.uuid, error)
+            return f"{type(error).__name__}: {error}"
+        if why:
+            trouble(group.uuid, NumaExtError(why))
+        return why
 
     def _begun(self, group: StoredScaling, last: Line | None) -> _Followed:
         learner = self._learner(group.settings.season_periods)
@@ -206,17 +242,69 @@ class ScalingRounds:
             known.decided = []
         known.waiting, known.read = list(periods[count:]), stamp
 
-    def _decided(self, known: _Followed, may: Callable[[], None]) -> list[Line]:
-        lines = list[Line]()
+    def _decided(
+        self, known: _Followed, group: StoredScaling, may: Callable[[], None]
+    ) -> tuple[list[Line], Act | None]:
+        """Return new lines of the decision log, and what is to be done of the last one."""
+        lines, act = list[Line](), None
         now, known.waiting = known.waiting[:_AT_ONCE], known.waiting[_AT_ONCE:]
         for period in now:
             may()
-            line = known.follower.decide(period).as_json()
+            newest = period is now[-1] and not known.waiting
+            new = period.at_s > known.stored_s
+            done = self._one(known.follower, period, group, newest=newest and new)
             known.decided.append(period)
-            if period.at_s > known.stored_s:
-                lines.append(line)
+            if new:
+                lines.append(done.as_json())
                 known.stored_s = period.at_s
-        return lines
+                act = _act(done) if newest and group.template is not None else None
+        return lines, act
+
+    def _one(
+        self, follower: Follower, period: Period, group: StoredScaling, *, newest: bool
+    ) -> DecidedPeriod:
+        """Decide on a period; of a group that is enforced only what may be carried out is left of it."""
+        if group.template is None:
+            return follower.decide(period)
+        now_s, fleet, unseen = self._stored.now(), Fleet(frozenset()), ""
+        if newest:
+            try:
+                fleet = self._saga.seen(group).fleet()
+            except NumaExtError as error:
+                unseen = str(error)
+        done = follower.decide(known_better(period, fleet) if newest and not unseen else period)
+        decision = done.evaluation.decision
+        if unseen:
+            decision = _held(decision, Reason(ScalingTerm.UNSEEN, unseen))
+        elif newest:
+            acted = Acted(now_s, group.actions_s, group.not_before)
+            decision = granted(decision, period, fleet, acted, group.settings)
+        else:
+            age_s = round(now_s - period.data_at_s, 1)
+            decision = _held(decision, Reason(ScalingTerm.MISSED, age_s))
+        return replace(done, evaluation=replace(done.evaluation, decision=decision))
+
+    def _old(self, known: _Followed, group: StoredScaling) -> str:
+        """Return that the source of a group that is enforced says nothing new, '' where it does."""
+        if group.template is None or not known.decided or known.waiting:
+            return ""
+        newest = known.decided[-1]
+        if stale(newest, group.settings, self._stored.now()) is None:
+            return ""
+        return f"nothing is carried out: the newest period of the source is of {newest.at_s:.0f} s"
+
+
+def _held(decision: ScalingDecision, why: Reason) -> ScalingDecision:
+    return held(decision, why) if decision.change else decision
+
+
+def _act(done: DecidedPeriod) -> Act | None:
+    """Return what is to be done of a decision, None for nothing."""
+    decision = done.evaluation.decision
+    if not decision.change:
+        return None
+    tokens = tuple(str(uuids.uuid4()) for _ in range(max(decision.change, 0)))
+    return Act(tokens, decision.leaving)
 
 
 def _stamp(path: Path) -> Stamp | None:

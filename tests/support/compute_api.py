@@ -121,7 +121,8 @@ class ComputeApi:
         if not key:
             asked = body["server"]
             assert asked.get("min_count", 1) == asked.get("max_count", 1), "all, or none"
-            made = [self._create({**asked, "name": name}) for name in _names(asked)]
+            hints = body.get("os:scheduler_hints", {})
+            made = [self._create({**asked, "name": name}, hints) for name in _names(asked)]
             return _told(202, {"server": {"id": made[0]}})
         if key not in self.servers:
             return _told(404, {"itemNotFound": {"message": "no such server"}})
@@ -137,6 +138,12 @@ class ComputeApi:
         return _told(204)
 
     def _groups(self, method, key, body):
+        if method == "GET" and key:
+            found = self.groups.get(key)
+            missing = {"itemNotFound": {"message": "no such group"}}
+            return (
+                _told(200, {"server_group": self._group(found)}) if found else _told(404, missing)
+            )
         if method == "GET":
             return _told(200, {"server_groups": list(self.groups.values())})
         if method == "DELETE":
@@ -145,18 +152,35 @@ class ComputeApi:
         self.groups[group["id"]] = group
         return _told(200, {"server_group": group})
 
+    def _group(self, group):
+        """As nova shows one: with its servers that are not deleted."""
+        there = [each["id"] for each in self.servers.values() if each["group"] == group["id"]]
+        members = [*group.get("members", ()), *there]
+        return group | {"members": [each for each in members if self._is_there(each)]}
+
+    def _is_there(self, server):
+        return self.servers.get(server, {}).get("status", "DELETED") != "DELETED"
+
     def make_group(self, name, members=()):
         """Make a server group as a user does; return its uuid."""
         body = {"server_group": {"name": name, "members": list(members)}}
         return self._groups("POST", "", body).json()["server_group"]["id"]
 
-    def _create(self, asked):
+    def make_server(self, group=""):
+        """Make a server as a user does, that is active; return its uuid."""
+        asked = {"name": "of-a-user", "tags": [], "imageRef": "image-1"}
+        server = self._create(asked, {"group": group})
+        self.servers[server] |= {"status": "ACTIVE", "host": self.host, "hostId": "id-of-h1"}
+        return server
+
+    def _create(self, asked, hints):
         server = str(uuid.uuid4())
         self.created += 1
         self.servers[server] = {
             "id": server,
             "name": asked["name"],
             "tags": asked["tags"],
+            "group": hints.get("group", ""),
             "status": "BUILD",
             "created": f"2026-01-01T00:00:{self.created:04d}Z",
             "hostId": "",

@@ -30,6 +30,26 @@ def middle(points: Points, labels: Labels) -> tuple[np.ndarray, float]:
 
 
 @dataclass
+class SameCapacity:
+    """A learner for which every member can do so many reads per second, and the load stays as it is."""
+
+    reads_per_s: float = 100.0
+
+    @property
+    def predictors(self) -> tuple[str, ...]:
+        return ("last value",)
+
+    def planes(self, samples: Sequence[tuple[Points, Labels]]) -> list[Plane | None]:
+        return [Plane(-1.0, 0.0, 0.0, self.reads_per_s) for _ in samples]
+
+    def predictions(self, history: Sequence[float], leads: Sequence[int]) -> list[list[float]]:
+        return [LastValue().predict(history, leads)]
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+@dataclass
 class SimpleModels:
     """A learner without libraries."""
 

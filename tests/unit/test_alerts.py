@@ -216,6 +216,13 @@ CASES = {
     "NumaExtScalingTroubled": gauge(
         "numa_ext_jobs_scaling_groups", f'{ENGINE}, state="troubled"', minutes=15, target=("job",)
     ),
+    "NumaExtScalingMembersStuck": gauge(
+        "numa_ext_jobs_scaling_members",
+        f'{ENGINE}, step="draining"',
+        minutes=125,
+        labels={"step": "draining"},
+        target=("job",),
+    ),
     "NumaExtJobsRecover": gauge("numa_ext_jobs_recovers", ENGINE, minutes=1, target=("job",)),
     "NumaExtJobRoundsFail": Case(
         {

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from nova_numa_ext.orchestrator.api import scaling_schema, schemas
+from nova_numa_ext.policy.elastic.member_steps import MemberStep
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 
@@ -236,15 +237,36 @@ LIMITS: Final = _object(
 
 _ASKED_SCALING: Final[Schema] = scaling_schema.SCALING["properties"]["scaling"]
 
+_SCALING_MODE: Final[Schema] = {
+    "enum": ["observe", "enforce"],
+    "description": "``observe``: decisions are stored, and not carried out",
+}
+
 SCALING: Final = _object(
     scaling=_object(
         id=_text("uuid of the server group"),
         project_id=_text("whose it is"),
         user_id=_text("user that has set, paused or resumed it last"),
-        mode={"enum": ["observe"], "description": "decisions are stored, and not carried out"},
-        paused=_flag("nothing is decided"),
+        mode=_SCALING_MODE,
+        paused=_flag("nothing is decided, and nothing carried out"),
         settings={**_ASKED_SCALING["properties"]["settings"]},
         source={**_ASKED_SCALING["properties"]["source"]},
+        enforce={
+            **_ASKED_SCALING["properties"]["enforce"],
+            "type": ["object", "null"],
+            "description": "of what members are made that are added, with ids; null: it is observed",
+        },
+        members=_array(
+            _object(
+                server_id=_text("uuid; empty before nova has answered"),
+                step={
+                    "enum": [*MemberStep],
+                    "description": "how far it is; ``joined``: it carries load",
+                },
+                since=_time("when it came to its step"),
+            ),
+            "that the service has added, and not yet taken out again",
+        ),
         trouble=_text("why the engine cannot decide; empty: it can"),
         last_decision={
             "type": ["object", "null"],
@@ -260,7 +282,7 @@ SCALING_GROUPS: Final = _object(
         _object(
             id=_text("uuid of the server group"),
             project_id=_text("whose it is"),
-            mode={"enum": ["observe"], "description": "decisions are stored, and not carried out"},
+            mode=_SCALING_MODE,
             paused=_flag("nothing is decided"),
             trouble=_text("why nothing can be decided; empty: it can"),
             changed_at=_time("when an operator has changed it last"),

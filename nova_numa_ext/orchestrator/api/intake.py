@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from nova_numa_ext.orchestrator import queued
 from nova_numa_ext.orchestrator.cloud.servers import LONGEST_NAME, NO_NETWORK, server_name
 from nova_numa_ext.orchestrator.cloud.user import ProjectQuota, UserCloud, UserFlavor
+from nova_numa_ext.orchestrator.store.scaling import MemberTemplate
 from nova_numa_ext.orchestrator.store.stored_job import NewJob, Sizes, StoredPart
 from nova_numa_ext.policy.jobs.job import ANYWHERE, BuildFailure, Scope, ScopeWait
 from nova_numa_ext.policy.jobs.part_specs import of_part
@@ -53,6 +54,22 @@ def job_of(
         max_wait_s=asked.get("max_wait_s"),
         held=asked.get("held", False),
         preemptible=asked.get("preemptible", False),
+    )
+
+
+def template_of(asked: Mapping[str, Any], cloud: UserCloud) -> MemberTemplate:
+    """Return of what the members of an elastic group are made, of what a checked body asks for.
+
+    :raises InvalidValueError: what is not there or has several meanings
+    """
+    where = "$.scaling.enforce"
+    flavor = _flavor(f"{where}.flavor", asked["flavor"], cloud)
+    return MemberTemplate(
+        name=asked.get("name", "member"),
+        flavor=flavor.uuid,
+        image=_image(f"{where}.image", asked["image"], flavor, cloud),
+        networks=_networks(f"{where}.networks", asked.get("networks", ()), cloud),
+        hook=asked.get("hook", ""),
     )
 
 
@@ -104,11 +121,7 @@ def _check_deadline(asked: Mapping[str, Any], now: float) -> None:
 
 
 def _part(where: str, asked: Mapping[str, Any], cloud: UserCloud) -> StoredPart:
-    flavor = cloud.flavor(asked["flavor"])
-    if flavor is None:
-        raise InvalidValueError(
-            f"{where}.flavor", asked["flavor"], "name or id of a flavor that the project may use"
-        )
+    flavor = _flavor(f"{where}.flavor", asked["flavor"], cloud)
     try:
         part = StoredPart(
             name=asked["name"],
@@ -127,6 +140,13 @@ def _part(where: str, asked: Mapping[str, Any], cloud: UserCloud) -> StoredPart:
         problems = tuple(f"{where}.extra_specs: {each}" for each in error.problems)
         raise InvalidRequestError(problems) from error
     return part
+
+
+def _flavor(where: str, reference: str, cloud: UserCloud) -> UserFlavor:
+    found = cloud.flavor(reference)
+    if found is None:
+        raise InvalidValueError(where, reference, "name or id of a flavor that the project may use")
+    return found
 
 
 def _image(where: str, reference: str, flavor: UserFlavor, cloud: UserCloud) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import jsonschema
 
-from nova_numa_ext.orchestrator.api.schemas import check_body
+from nova_numa_ext.orchestrator.api.schemas import MOST_NETWORKS, NAME, check_body
 from nova_numa_ext.orchestrator.store.scaling import ScalingSource
 from nova_numa_ext.policy.elastic.cells import Grid
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
@@ -90,6 +90,40 @@ SCALING: Final[Mapping[str, Any]] = {
                         }
                     },
                 },
+                "enforce": {
+                    "type": "object",
+                    "required": ["flavor", "image"],
+                    "additionalProperties": False,
+                    "description": "decisions are carried out: added servers are made of this; without it they are "
+                    "only stored",
+                    "properties": {
+                        "name": {
+                            "type": "string",
+                            "pattern": r"^[A-Za-z0-9][A-Za-z0-9.-]{0,63}\Z",
+                            "$comment": "a host name: A-Z a-z 0-9 . -, the first one a letter or digit",
+                            "default": "member",
+                            "description": "of servers, before a number of their own",
+                        },
+                        "flavor": {**NAME, "description": "name or id"},
+                        "image": {**NAME, "description": "name or id"},
+                        "networks": {
+                            "type": "array",
+                            "items": NAME,
+                            "maxItems": MOST_NETWORKS,
+                            "default": [],
+                            "description": "names or ids; ``none`` alone: no network; empty: the only one of the "
+                            "project",
+                        },
+                        "hook": {
+                            "type": "string",
+                            "pattern": r"^([A-Za-z0-9_-][A-Za-z0-9_.-]{0,127})?\Z",
+                            "$comment": "a file name of the characters A-Z a-z 0-9 _ . -, the first one no dot",
+                            "default": "",
+                            "description": "program in ``[numa_ext_jobs]scaling_hooks`` of the engines, called when "
+                            "members come and leave; empty: none",
+                        },
+                    },
+                },
             },
         }
     },
@@ -98,10 +132,16 @@ SCALING: Final[Mapping[str, Any]] = {
 _CHECK: Final = jsonschema.Draft202012Validator(SCALING)
 
 
-def check_scaling(body: Any) -> tuple[ScalingSettings, ScalingSource]:
-    """Return what a group is to be sized by, and its source. Errors as of :func:`.schemas.check_create`."""
+def check_scaling(
+    body: Any,
+) -> tuple[ScalingSettings, ScalingSource, Mapping[str, Any] | None]:
+    """Return what a group is to be sized by, its source, and of what members are made, None where it is observed.
+
+    Errors as of :func:`.schemas.check_create`.
+    """
     check_body(_CHECK, body)
     asked = dict(body["scaling"]["settings"])
     sides = asked.pop("granularity", None)
     grid = Grid() if sides is None else Grid(*sides)
-    return ScalingSettings(**asked, grid=grid), ScalingSource(body["scaling"]["source"]["csv"])
+    source = ScalingSource(body["scaling"]["source"]["csv"])
+    return ScalingSettings(**asked, grid=grid), source, body["scaling"].get("enforce")

@@ -15,7 +15,7 @@ from placement_traits.names import RemoteGpuApi, ServiceLevel
 
 MOST_PARTS: Final = 16
 MOST_SERVERS: Final = 1024
-_MOST_NETWORKS: Final = 16
+MOST_NETWORKS: Final = 16
 _MOST_EXTRA_SPECS: Final = 64
 # As Placement's amounts.
 _MOST_LEASES: Final = 4096
@@ -23,7 +23,7 @@ _MOST_AMOUNT: Final = 2**31 - 1
 _MOST_SECONDS: Final = 10 * 366 * 86_400
 
 # As nova's names.
-_NAME: Final = {
+NAME: Final = {
     "type": "string",
     "maxLength": LONGEST_NAME,
     "pattern": r"^(?!\s)[^\x00-\x1f\x7f]+(?<!\s)\Z",
@@ -85,16 +85,16 @@ _PART: Final = {
             "default": 1,
             "description": "servers",
         },
-        "flavor": {**_NAME, "description": "id or name of a flavor"},
+        "flavor": {**NAME, "description": "id or name of a flavor"},
         "image": {
-            **_NAME,
+            **NAME,
             "description": "id of an active image, or a name that only one has; the flavor has to be large enough",
         },
         "networks": {
             "type": "array",
-            "maxItems": _MOST_NETWORKS,
+            "maxItems": MOST_NETWORKS,
             "description": "ids or names; needed where the project has more than one network; none alone: no network",
-            "items": _NAME,
+            "items": NAME,
         },
         "extra_specs": {
             "type": "object",
@@ -127,7 +127,7 @@ CREATE: Final[Mapping[str, Any]] = {
             "additionalProperties": False,
             "properties": {
                 "name": {
-                    **_NAME,
+                    **NAME,
                     "description": "servers are named ``<name>-<part>-<number>``, which nova has to take, too",
                 },
                 "parts": {

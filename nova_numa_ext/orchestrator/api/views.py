@@ -6,13 +6,15 @@ leases in :mod:`nova_numa_ext.policy.remote_gpu.lease_terms`.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
 from nova_numa_ext.orchestrator.api.scaling_schema import SCALING
 from nova_numa_ext.orchestrator.conf import ApiOptions
 from nova_numa_ext.orchestrator.store.scaling import ListedScaling, StoredScaling
+from nova_numa_ext.orchestrator.store.scaling_members import StoredMember
 from nova_numa_ext.orchestrator.store.stored_job import Event, NewJob, StoredJob, StoredPart
 from nova_numa_ext.orchestrator.store.stored_lease import StoredLease
 from nova_numa_ext.policy.jobs.limits import Limits
@@ -153,18 +155,22 @@ def listed_scaling(found: ListedScaling) -> dict[str, Any]:
     return {
         "id": found.uuid,
         "project_id": found.project,
-        "mode": "observe",
+        "mode": "enforce" if found.enforced else "observe",
         "paused": found.paused,
         "trouble": found.trouble,
         "changed_at": found.changed_at,
     }
 
 
-def scaling(found: StoredScaling, last: Mapping[str, Any] | None) -> dict[str, Any]:
+def scaling(
+    found: StoredScaling, last: Mapping[str, Any] | None, members: Iterable[StoredMember]
+) -> dict[str, Any]:
     """Return an elastic group.
 
     :param last: the newest line of its decision log
+    :param members: that the service has added
     """
+    template = found.template and asdict(found.template)
     settings = {
         name: getattr(found.settings, name)
         for name in SCALING["properties"]["scaling"]["properties"]["settings"]["properties"]
@@ -174,10 +180,14 @@ def scaling(found: StoredScaling, last: Mapping[str, Any] | None) -> dict[str, A
         "id": found.uuid,
         "project_id": found.project,
         "user_id": found.user,
-        "mode": "observe",
+        "mode": "observe" if template is None else "enforce",
         "paused": found.paused,
         "settings": {**settings, "granularity": list(found.settings.grid.sides)},
         "source": {"csv": found.source.csv},
+        "enforce": template and {**template, "networks": list(template["networks"])},
+        "members": [
+            {"server_id": each.server, "step": each.step, "since": each.since} for each in members
+        ],
         "trouble": found.trouble,
         "last_decision": last,
         "created_at": found.created_at,

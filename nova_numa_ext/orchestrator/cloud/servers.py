@@ -10,6 +10,11 @@ What belongs to a job carries tags, so that it is found again whatever the datab
 Servers of a group on the fabric are made by one request, so that nova places them together. They have the same tags,
 ``numa-ext-member:numbered`` among them: nova numbers their names from 1.
 
+Servers that are added to an elastic group carry two others::
+
+    numa-ext-scaling:<uuid>      the server group
+    numa-ext-token:<uuid>        the member, as the database has it
+
 Nova may have done what it did not answer: before a server is asked for again, it is looked up by its tags. What is not
 in a list may still be there: users change tags, and a list leaves out the cells that do not answer. Only 404 is gone.
 """
@@ -32,6 +37,8 @@ TAG: Final = "numa-ext:"
 JOB_TAG: Final = "numa-ext-job:"
 MEMBER_TAG: Final = "numa-ext-member:"
 NUMBERED: Final = "numbered"  # in place of a number
+SCALING_TAG: Final = "numa-ext-scaling:"
+TOKEN_TAG: Final = "numa-ext-token:"
 
 _UNKNOWN: Final = "UNKNOWN"  # status of a server whose cell does not answer
 
@@ -126,6 +133,23 @@ class ServerRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberRequest:
+    """A server to be added to an elastic group.
+
+    :param group: uuid of the server group
+    :param token: of the member
+    :param networks: as of :class:`ServerRequest`
+    """
+
+    group: str
+    token: str
+    name: str
+    flavor: str
+    image: str
+    networks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class JobServer:
     """A server of a job.
 
@@ -185,6 +209,18 @@ class OwnedServer:
 
 
 @dataclass(frozen=True, slots=True)
+class ElasticServer:
+    """A server that carries the tag of an elastic group.
+
+    :param server: what there is of it
+    :param token: of the member, '' where it lacks that tag
+    """
+
+    server: JobServer
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
 class NamedGroup:
     """A server group as nova lists it.
 
@@ -222,6 +258,34 @@ class UserServers:
         found = [_owned(shown) for shown in self._pages("/servers/detail", {})]
         there = [each for each in found if each and each.server.status != "SOFT_DELETED"]
         return sorted(there, key=lambda each: (each.server.created_at, each.server.uuid))
+
+    def of_elastic(self, group: str) -> list[ElasticServer]:
+        """Return what carries the tag of an elastic group, the oldest first."""
+        query = {"tags": f"{SCALING_TAG}{group}"}
+        found = [_elastic(shown) for shown in self._pages("/servers/detail", query)]
+        return sorted(found, key=lambda each: (each.server.created_at, each.server.uuid))
+
+    def members(self, group: str) -> frozenset[str] | None:
+        """Return the servers of a server group that are not deleted; None: there is no such group."""
+        try:
+            found = self._call("GET", f"/os-server-groups/{group}", "server_group")
+        except AnswerError as error:
+            if error.status != _NOT_FOUND:
+                raise
+            return None
+        return frozenset(map(str, found["members"]))
+
+    def create_member(self, request: MemberRequest) -> str:
+        """Have a server made for an elastic group; return its uuid. See :meth:`create`."""
+        server = {
+            "name": request.name,
+            "flavorRef": request.flavor,
+            "imageRef": request.image,
+            "networks": _networks(request.networks),
+            "tags": [f"{SCALING_TAG}{request.group}", f"{TOKEN_TAG}{request.token}"],
+        }
+        body = {"server": server, "os:scheduler_hints": {"group": request.group}}
+        return self._made("/servers", "server", body)
 
     def get(self, uuid: str) -> JobServer | None:
         """Return a server, whatever its tags; None: it was deleted, even if nova keeps it to be restored."""
@@ -406,6 +470,12 @@ def _owned(shown: Mapping[str, Any]) -> OwnedServer | None:
         extra_specs=flavor.get("extra_specs", {}),
         image=image.get("id", ""),
     )
+
+
+def _elastic(shown: Mapping[str, Any]) -> ElasticServer:
+    tokens = [tag for tag in shown.get("tags", ()) if tag.startswith(TOKEN_TAG)]
+    token = tokens[0].removeprefix(TOKEN_TAG) if len(tokens) == 1 else ""
+    return ElasticServer(_server(shown), token)
 
 
 def _numbered(name: str) -> str:

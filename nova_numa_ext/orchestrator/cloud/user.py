@@ -147,10 +147,10 @@ class UserCloud(Protocol):
         :raises CapabilityMissingError: it is not: says which ones are
         """
 
-    def trust(self, expires_at: float) -> str:
+    def trust(self, expires_at: float | None) -> str:
         """Have Keystone let the service act for the user; return the trust's id.
 
-        :param expires_at: until when, seconds since 1970
+        :param expires_at: until when, seconds since 1970; None: until it is given back
         :raises CapabilityMissingError: the token is one that cannot make trusts: says which ones can
         """
 
@@ -322,7 +322,7 @@ class TokenCloud:
                 f"{token.project_id}; it has {', '.join(sorted(has)) or 'none'}."
             )
 
-    def trust(self, expires_at: float) -> str:
+    def trust(self, expires_at: float | None) -> str:
         """See :meth:`UserCloud.trust`."""
         self.check_trust()
         trust = {
@@ -331,7 +331,7 @@ class TokenCloud:
             "project_id": self._token.project_id,
             "impersonation": True,
             "allow_redelegation": False,
-            "expires_at": datetime.fromtimestamp(expires_at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "expires_at": None if expires_at is None else _time(expires_at),
             "roles": [{"name": role} for role in self._roles],
         }
         path = "/OS-TRUST/trusts"
@@ -427,6 +427,10 @@ class TokenCloud:
             return read(answer.json())
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise strange(answer, service.name, f"GET {path}") from error
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _user_group(shown: Mapping[str, Any]) -> UserGroup:

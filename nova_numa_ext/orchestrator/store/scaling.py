@@ -16,8 +16,10 @@ from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
 from nova_numa_ext.orchestrator.store.tables import Now
+from nova_numa_ext.orchestrator.store.trusts import ended
 from nova_numa_ext.orchestrator.store.unreadable import UnreadableError
 from nova_numa_ext.policy.elastic.cells import Grid
+from nova_numa_ext.policy.elastic.member_steps import MemberStep
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from placement_traits.errors import cut
 
@@ -25,6 +27,7 @@ KEPT_DECISIONS: Final = 8064
 """Of each group, the newest: four weeks of five minutes."""
 
 _LONGEST_TROUBLE: Final = 255  # of the column
+_ACTIONS_KEPT_S: Final = 86_400.0  # no cool-down is longer
 
 Line = Mapping[str, Any]
 """A line of a decision log: :meth:`nova_numa_ext.policy.elastic.following.DecidedPeriod.as_json`."""
@@ -41,6 +44,34 @@ class ScalingSource:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberTemplate:
+    """Of what the members of a group are made that the service adds.
+
+    :param name: of their servers, before a number of their own
+    :param flavor: id; ``image`` and ``networks``: uuids, as of :class:`..cloud.servers.ServerRequest`
+    :param hook: file in the engines' folder of hooks, '' for none
+    """
+
+    name: str
+    flavor: str
+    image: str
+    networks: tuple[str, ...] = ()
+    hook: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What is to be done of a decision, stored with it.
+
+    :param tokens: of members that are to be added
+    :param leaving: servers of members that are to leave
+    """
+
+    tokens: tuple[str, ...] = ()
+    leaving: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class StoredScaling:
     """An elastic group as it was read.
 
@@ -50,6 +81,11 @@ class StoredScaling:
     :param paused: nothing is decided on it
     :param version: number of changes by operators
     :param trouble: why the engine cannot decide on it; '': it can
+    :param template: of members that the service adds; None: it observes
+    :param trust: by which the service acts for who has set it; '' while it observes
+    :param actions_s: when it was acted lately, by the database's clock
+    :param not_before: until when no member is asked for, because nova has refused one
+    :param refusals: how often it did so since it has made one
     """
 
     number: int
@@ -63,6 +99,11 @@ class StoredScaling:
     trouble: str
     created_at: float
     changed_at: float
+    template: MemberTemplate | None
+    trust: str
+    actions_s: tuple[float, ...]
+    not_before: float
+    refusals: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +114,7 @@ class ListedScaling:
     :param project: whose the server group is
     :param paused: nothing is decided on it
     :param trouble: why nothing can be decided on it; '': it can
+    :param enforced: decisions are carried out
     """
 
     uuid: str
@@ -80,10 +122,11 @@ class ListedScaling:
     paused: bool
     trouble: str
     changed_at: float
+    enforced: bool
 
 
 class ScalingGroups:
-    """The tables ``scaling_group`` and ``scaling_decision``.
+    """The tables ``scaling_group`` and ``scaling_decision``; it begins members in ``scaling_member``.
 
     All methods raise :class:`placement_traits.errors.ServiceUnavailableError` when the database does not answer; those
     that change something for an engine raise :class:`.leader.NotLeaderError` when its term is over.
@@ -99,10 +142,16 @@ class ScalingGroups:
         user: str,
         settings: ScalingSettings,
         source: ScalingSource,
+        *,
+        template: MemberTemplate | None = None,
+        trust: str = "",
     ) -> StoredScaling:
-        """Store a group, or change one. Decisions by what was set before are deleted; a pause stays.
+        """Store a group, or change one. Decisions by what was set before are deleted; a pause and members stay.
+
+        The trust of before is to be deleted.
 
         :param uuid: of its server group
+        :param template: see :class:`StoredScaling`; ``trust`` likewise
         """
         group = tables.scaling_group
         values = {
@@ -110,12 +159,17 @@ class ScalingGroups:
             "user_id": user,
             "settings": asdict(settings),
             "source": asdict(source),
+            "template": None if template is None else asdict(template),
+            "trust_id": trust,
+            "not_before": 0.0,
+            "refusals": 0,
             "trouble": "",
             "changed_at": Now(),
         }
 
         def stored(connection: Connection) -> StoredScaling:
             mine = group.c.uuid == uuid
+            _end_trust(connection, uuid, but=trust)
             changed = connection.execute(
                 update(group).where(mine).values(version=group.c.version + 1, **values)
             )
@@ -147,7 +201,10 @@ class ScalingGroups:
         return None if row is None else _read(row)
 
     def delete(self, uuid: str) -> bool:
-        """Forget a group and the decisions on it, in whatever form it is stored; return whether there was one."""
+        """Forget a group with decisions and members, in whatever form it is stored; return whether there was one.
+
+        Servers stay as they are.
+        """
         group, decision = tables.scaling_group, tables.scaling_decision
 
         def deleted(connection: Connection) -> bool:
@@ -155,7 +212,9 @@ class ScalingGroups:
             number = connection.execute(query).scalar_one_or_none()
             if number is None:
                 return False
-            connection.execute(delete(decision).where(decision.c.group_id == number))
+            _end_trust(connection, uuid)
+            for table in (decision, tables.scaling_member):
+                connection.execute(delete(table).where(table.c.group_id == number))
             return bool(connection.execute(delete(group).where(group.c.id == number)).rowcount)
 
         return self._database.again(deleted)
@@ -228,6 +287,24 @@ class ScalingGroups:
             line: Line | None = connection.execute(newest).scalar_one_or_none()
         return line
 
+    def trusts(self) -> frozenset[str]:
+        """Return the trusts of all groups."""
+        column = tables.scaling_group.c.trust_id
+        with self._database.transaction() as connection:
+            return frozenset(connection.execute(select(column).where(column != "")).scalars())
+
+    def now(self) -> float:
+        """Return the database's clock, seconds since 1970."""
+        return self._database.now()
+
+    def members(self) -> Mapping[str, int]:
+        """Return how many members that the service has added are in each step, in all groups."""
+        step = tables.scaling_member.c.step
+        with self._database.transaction() as connection:
+            rows = connection.execute(select(step, func.count()).group_by(step)).all()
+        found = {name: int(number) for name, number in rows}
+        return {name: found.get(name, 0) for name in MemberStep}
+
     def counts(self) -> tuple[int, int, int]:
         """Return how many groups are followed, how many of these cannot be decided on, and how many are paused."""
         group = tables.scaling_group
@@ -238,48 +315,101 @@ class ScalingGroups:
         troubled = sum(number for paused, trouble, number in rows if trouble and not paused)
         return followed, troubled, sum(number for *_, number in rows) - followed
 
-    def record(self, group: StoredScaling, lines: Sequence[Line], actor: Actor) -> None:
+    def record(
+        self,
+        group: StoredScaling,
+        lines: Sequence[Line],
+        actor: Actor,
+        trouble: str = "",
+        act: Act | None = None,
+    ) -> None:
         """Add lines to the decision log of a group that can be decided on; only the newest are kept.
 
-        :raises LostRaceError: an operator has changed the group since it was read
+        :param trouble: what stands in the way of carrying out, all the same
+        :param act: what is to be done of the last one; stored in the same transaction
+        :raises LostRaceError: an operator has changed the group since it was read, or a member its step
         """
-        decision = tables.scaling_decision
-        mine = decision.c.group_id == group.number
         with self._database.transaction() as connection:
-            self._fence(connection, group, actor, "")
-            if not lines:
-                return
-            rows = [
-                {"group_id": group.number, "at_s": each["at_s"], "line": each} for each in lines
-            ]
-            connection.execute(insert(decision), rows)
-            newest = select(decision.c.at_s).where(mine).order_by(decision.c.at_s.desc())
-            oldest = connection.execute(newest.offset(KEPT_DECISIONS).limit(1)).scalar_one_or_none()
-            if oldest is not None:
-                connection.execute(delete(decision).where(mine, decision.c.at_s <= oldest))
+            fence(connection, group, actor)
+            columns = tables.scaling_group.c
+            mine = columns.id == group.number
+            shown = _shown(trouble)
+            connection.execute(update(tables.scaling_group).where(mine).values(trouble=shown))
+            if lines:
+                _add_lines(connection, group, lines)
+            if act is not None:
+                _begin(connection, group, act)
 
     def trouble(self, group: StoredScaling, why: str, actor: Actor) -> None:
         """Say why a group cannot be decided on.
 
         :raises LostRaceError: an operator has changed the group since it was read
         """
-        shown = cut(why, _LONGEST_TROUBLE)[:_LONGEST_TROUBLE]
+        shown = _shown(why)
         if shown == group.trouble:
             return
-        with self._database.transaction() as connection:
-            self._fence(connection, group, actor, shown)
-
-    def _fence(
-        self, connection: Connection, group: StoredScaling, actor: Actor, trouble: str
-    ) -> None:
-        """Write what is known of trouble, as who leads and of the version that was read."""
-        actor.fence(connection)
         columns = tables.scaling_group.c
-        mine = (columns.id == group.number, columns.version == group.version)
-        there = select(columns.id).where(*mine).with_for_update()
-        if connection.execute(there).one_or_none() is None:
-            raise LostRaceError(f"Elastic group {group.uuid} has changed since it was read.")
-        connection.execute(update(tables.scaling_group).where(*mine).values(trouble=trouble))
+        with self._database.transaction() as connection:
+            fence(connection, group, actor)
+            mine = columns.id == group.number
+            connection.execute(update(tables.scaling_group).where(mine).values(trouble=shown))
+
+
+def fence(connection: Connection, group: StoredScaling, actor: Actor) -> None:
+    """Let a transaction change a group as who leads, and of the version that was read, or not at all.
+
+    :raises NotLeaderError: another engine leads
+    :raises LostRaceError: an operator has changed the group since it was read
+    """
+    actor.fence(connection)
+    columns = tables.scaling_group.c
+    there = select(columns.id).where(columns.id == group.number, columns.version == group.version)
+    if connection.execute(there.with_for_update()).one_or_none() is None:
+        raise LostRaceError(f"Elastic group {group.uuid} has changed since it was read.")
+
+
+def _shown(trouble: str) -> str:
+    return cut(trouble, _LONGEST_TROUBLE)[:_LONGEST_TROUBLE]
+
+
+def _add_lines(connection: Connection, group: StoredScaling, lines: Sequence[Line]) -> None:
+    decision = tables.scaling_decision
+    mine = decision.c.group_id == group.number
+    rows = [{"group_id": group.number, "at_s": each["at_s"], "line": each} for each in lines]
+    connection.execute(insert(decision), rows)
+    newest = select(decision.c.at_s).where(mine).order_by(decision.c.at_s.desc())
+    oldest = connection.execute(newest.offset(KEPT_DECISIONS).limit(1)).scalar_one_or_none()
+    if oldest is not None:
+        connection.execute(delete(decision).where(mine, decision.c.at_s <= oldest))
+
+
+def _begin(connection: Connection, group: StoredScaling, act: Act) -> None:
+    """Store members that are to come, that others are to leave, and when that was."""
+    now = float(connection.execute(select(Now())).scalar_one())
+    member = tables.scaling_member
+    for token in act.tokens:
+        row = {"group_id": group.number, "token": token, "server": "", "since": now}
+        connection.execute(insert(member).values(step=MemberStep.ASKED, **row))
+    for server in act.leaving:
+        of_group = (member.c.group_id == group.number, member.c.server == server)
+        left = update(member).where(*of_group, member.c.step == MemberStep.JOINED)
+        changed = connection.execute(left.values(step=MemberStep.DRAINING, since=now))
+        if changed.rowcount != 1:
+            raise LostRaceError(f"Member {server} of {group.uuid} has changed since it was read.")
+    acted = [*(each for each in group.actions_s if each > now - _ACTIONS_KEPT_S), now]
+    columns = tables.scaling_group.c
+    connection.execute(
+        update(tables.scaling_group).where(columns.id == group.number).values(actions=acted)
+    )
+
+
+def _end_trust(connection: Connection, uuid: str, but: str = "") -> None:
+    """Have the trust of a group deleted, unless it is one that stays."""
+    columns = tables.scaling_group.c
+    query = select(columns.trust_id).where(columns.uuid == uuid)
+    trust = connection.execute(query).scalar_one_or_none()
+    if trust and trust != but:
+        ended(connection, trust)
 
 
 def _read(row: Row[Any]) -> StoredScaling:
@@ -295,7 +425,8 @@ def _listed(row: Row[Any]) -> ListedScaling:
         trouble = _read(row).trouble
     except UnreadableError:
         trouble = "It is stored in a form of another release."
-    return ListedScaling(row.uuid, row.project_id, row.paused, trouble, row.changed_at)
+    enforced = row.trust_id != ""
+    return ListedScaling(row.uuid, row.project_id, row.paused, trouble, row.changed_at, enforced)
 
 
 def _understood(row: Row[Any]) -> StoredScaling:
@@ -311,4 +442,13 @@ def _understood(row: Row[Any]) -> StoredScaling:
         trouble=row.trouble,
         created_at=row.created_at,
         changed_at=row.changed_at,
+        template=None if row.template is None else _template(row.template),
+        trust=row.trust_id,
+        actions_s=tuple(row.actions or ()),
+        not_before=row.not_before,
+        refusals=row.refusals,
     )
+
+
+def _template(found: Mapping[str, Any]) -> MemberTemplate:
+    return MemberTemplate(**{**found, "networks": tuple(found["networks"])})

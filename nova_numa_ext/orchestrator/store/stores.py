@@ -10,6 +10,7 @@ from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.recovery import Recovery
 from nova_numa_ext.orchestrator.store.scaling import ScalingGroups
+from nova_numa_ext.orchestrator.store.scaling_members import ScalingMembers
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 
 
@@ -22,6 +23,7 @@ class Stores:
     leases: Leases
     lease_hosts: LeaseHosts
     scaling: ScalingGroups
+    scaling_members: ScalingMembers
     recovery: Recovery
 
     @classmethod
@@ -33,5 +35,6 @@ class Stores:
             Leases(database),
             LeaseHosts(database),
             ScalingGroups(database),
+            ScalingMembers(database),
             Recovery(database),
         )

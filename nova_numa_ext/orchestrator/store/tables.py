@@ -186,6 +186,25 @@ scaling_group: Final = Table(
     Column("trouble", String(255), nullable=False),
     Column("created_at", Double, nullable=False),
     Column("changed_at", Double, nullable=False),
+    Column("template", JSON(none_as_null=True)),
+    Column("trust_id", _KEYSTONE_ID, nullable=False, server_default=""),
+    Column("actions", JSON(none_as_null=True)),
+    Column("not_before", Double, nullable=False, server_default="0"),
+    Column("refusals", Integer, nullable=False, server_default="0"),
+    mysql_engine="InnoDB",
+)
+
+scaling_member: Final = Table(
+    "scaling_member",
+    METADATA,
+    Column("id", _NUMBER, primary_key=True),
+    Column("group_id", _NUMBER, ForeignKey("scaling_group.id", ondelete="CASCADE"), nullable=False),
+    Column("token", _UUID, nullable=False, unique=True),
+    Column("server", _UUID, nullable=False),
+    Column("step", _WORD, nullable=False),
+    Column("since", Double, nullable=False),
+    Column("asked_at", Double),
+    Index("scaling_member_of_group", "group_id"),
     mysql_engine="InnoDB",
 )
 

@@ -90,9 +90,9 @@ def decide(
         limited = -len(gone)
         reason = reason if gone else Reason(ScalingTerm.NOT_OURS, count)
     if limited:
-        waits = _waits(period.at_s, limited, actions_s, settings)
-        if waits is not None:
-            return ScalingDecision(0, waits, ratios=known)
+        hindrance = waits(period.at_s, limited, actions_s, settings)
+        if hindrance is not None:
+            return ScalingDecision(0, hindrance, ratios=known)
     return ScalingDecision(limited, reason, gone, known)
 
 
@@ -151,10 +151,13 @@ def _limited(
     return step, reason
 
 
-def _waits(
+def waits(
     now_s: float, change: int, actions_s: Sequence[float], settings: ScalingSettings
 ) -> Reason | None:
-    """Return why a change has to wait; None when it has not to."""
+    """Return why a change has to wait, for a cool-down or the budget of actions; None when it has not to.
+
+    :param actions_s: times of the group's last actions, same clock as ``now_s``
+    """
     recent = [at for at in actions_s if now_s - at < _HOUR_S]
     if len(recent) >= settings.actions_per_hour:
         return Reason(ScalingTerm.BUDGET, len(recent), settings.actions_per_hour)

@@ -26,6 +26,11 @@ class ScalingTerm(StrEnum):
     COOL_DOWN = "cool_down"
     BUDGET = "budget"
     NOT_OURS = "not_ours"
+    # Why nothing of it is carried out.
+    MEMBERS_DIFFER = "members_differ"
+    BACK_OFF = "back_off"
+    UNSEEN = "unseen"
+    MISSED = "missed"
     # Why it changes.
     BELOW_LEAST = "below_least"
     ABOVE_MOST = "above_most"
@@ -47,6 +52,10 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         ScalingTerm.COOL_DOWN: "the last action was {value} s ago, {against} s must pass",
         ScalingTerm.BUDGET: "actions in the last hour: {value}, {against} are allowed",
         ScalingTerm.NOT_OURS: "none of its {value} members was created by this service",
+        ScalingTerm.MEMBERS_DIFFER: "source and server group differ in {value} members, {where} among them",
+        ScalingTerm.BACK_OFF: "nova has refused a member, none is asked for during the next {value} s",
+        ScalingTerm.UNSEEN: "what the group has cannot be seen now: {value}",
+        ScalingTerm.MISSED: "was decided {value} s after its time, when there were newer periods",
         ScalingTerm.BELOW_LEAST: "has {value} members, {against} is the least",
         ScalingTerm.ABOVE_MOST: "has {value} members, {against} is the most",
         ScalingTerm.BEYOND: "load beyond capacity: {value} members; members beyond it: {against}",

@@ -35,7 +35,7 @@ from nova_numa_ext.orchestrator.store.database import Database, DatabaseError
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.leader import Election
 from nova_numa_ext.orchestrator.store.leases import Leases
-from nova_numa_ext.orchestrator.store.scaling import ScalingGroups, ScalingSource
+from nova_numa_ext.orchestrator.store.scaling import Act, ScalingGroups, ScalingSource
 from nova_numa_ext.orchestrator.store.stored_lease import LeaseChoice, LeaseSpec
 from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
@@ -1448,6 +1448,55 @@ def test_a_group_is_set_shown_paused_and_resumed(client, jobs):
     assert client.post(f"{path}/pause", headers=MEMBER).json["scaling"]["paused"]
     resumed = client.post(f"{path}/resume", headers=MEMBER).json["scaling"]
     assert (resumed["paused"], resumed["user_id"]) == (False, "user-1")
+
+
+ENFORCE = {"flavor": "big", "image": "debian", "networks": ["blue"], "hook": "cassandra"}
+
+
+def enforced(client, headers=ADMIN, **changes):
+    body = {"scaling": {**SCALING_BODY["scaling"], "enforce": ENFORCE | changes}}
+    return client.put(f"/v1/scaling/{GROUP}", json=body, headers=headers)
+
+
+def test_a_group_is_enforced_by_a_trust_of_who_sets_it(client, cloud, jobs):
+    groups, path = ScalingGroups(jobs._database), f"/v1/scaling/{GROUP}"
+    shown = enforced(client).json["scaling"]
+    made_of = {"flavor": "flavor-1", "image": "image-1", "networks": ["network-1"]}
+    assert shown["enforce"] == {"name": "member", "hook": "cassandra", **made_of}
+    assert (shown["mode"], shown["members"]) == ("enforce", [])
+    assert cloud.trusts == {"trust-1": None}, "until it is given back"
+    assert groups.trusts() == {"trust-1"}
+    assert client.get("/v1/scaling", headers=READER).json["scaling"][0]["mode"] == "enforce"
+    groups.record(groups.read(GROUP), [], Actor("engine"), act=Act(("token-1",)))
+    (member,) = client.get(path, headers=READER).json["scaling"]["members"]
+    assert (member["server_id"], member["step"]) == ("", "asked")
+    enforced(client)
+    assert (groups.trusts(), EndedTrusts(jobs._database).all()) == ({"trust-2"}, {"trust-1"})
+    client.delete(path, headers=ADMIN)
+    assert EndedTrusts(jobs._database).all() == {"trust-1", "trust-2"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"flavor": "none"}, "$.scaling.enforce.flavor"),
+        ({"image": "twins"}, "2 have this name"),
+        ({"networks": ["none-such"]}, "$.scaling.enforce.networks[0]"),
+        ({"hook": "../nova"}, "a file name of the characters"),
+        ({"name": "a b"}, "a host name"),
+    ],
+)
+def test_what_members_cannot_be_made_of_is_a_sentence(client, cloud, changes, sentence):
+    refused = enforced(client, **changes)
+    assert (refused.status_code, sentence in detail(refused)) == (400, True), detail(refused)
+    assert cloud.trusts == {}
+
+
+def test_members_are_made_in_the_project_of_their_group(client, cloud):
+    cloud.server_group = lambda _uuid: "project-2"
+    refused = enforced(client)
+    assert (refused.status_code, "project-2" in detail(refused)) == (403, True)
+    assert cloud.trusts == {}
 
 
 def test_groups_are_listed_page_by_page_and_deleted(client, jobs):

@@ -8,7 +8,7 @@ from nova_numa_ext.metrics import Exporter
 from nova_numa_ext.orchestrator.metrics import METRICS, EngineMetrics
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.jobs import Jobs
-from nova_numa_ext.orchestrator.store.scaling import ScalingGroups, ScalingSource
+from nova_numa_ext.orchestrator.store.scaling import Act, ScalingGroups, ScalingSource
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
@@ -86,7 +86,10 @@ def test_elastic_groups_are_counted_by_what_becomes_of_them(database):
     ]
     groups.trouble(stored[0], "no file", Actor("e"))
     groups.pause(stored[1].uuid, "u", paused=True)
+    groups.record(stored[2], [], Actor("e"), act=Act(tokens=("t-1", "t-2")))
     found = scraped(EngineMetrics(), Jobs(database), groups)
+    assert found['numa_ext_jobs_scaling_members{step="asked"}'] == 2
+    assert found['numa_ext_jobs_scaling_members{step="joined"}'] == 0
     assert {
         state: found[f'numa_ext_jobs_scaling_groups{{state="{state}"}}']
         for state in ("observed", "troubled", "paused")

@@ -41,7 +41,7 @@ from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases
-from nova_numa_ext.orchestrator.store.scaling import ScalingGroups, ScalingSource
+from nova_numa_ext.orchestrator.store.scaling import Act, ScalingGroups, ScalingSource
 from nova_numa_ext.orchestrator.store.stored_lease import LeaseChoice, LeaseSpec
 from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.policy.elastic.following import follow
@@ -487,6 +487,18 @@ def test_a_lease_is_asked_for_listed_shown_and_released(shell, client):
     assert (row["State"], row["Why"]) == ("releasing", "released by user-1")
 
 
+def test_an_elastic_group_is_enforced_and_its_members_are_shown(shell, client, jobs):
+    words = [GROUP, "--csv", "web.csv", "--objective-ms", "35", "--flavor", "big"]
+    words += ["--image", "debian", "--network", "blue", "--hook", "web", "--name", "web"]
+    admin = Adapter(client, "admin", "member", "reader")
+    made = json.loads(shell(group_scaling.SetScaling, *words, "-f", "json", adapter=admin)[1])
+    assert made["mode"] == "enforce"
+    assert (made["enforce"]["hook"], made["enforce"]["name"]) == ("web", "web")
+    groups = ScalingGroups(jobs._database)
+    groups.record(groups.read(GROUP), [], Actor("engine"), act=Act(("token-1",)))
+    assert "(no server yet) asked" in shell(group_scaling.ShowScaling, GROUP)[1]
+
+
 def test_an_elastic_group_is_set_shown_paused_resumed_and_deleted(shell, client, jobs, tmp_path):
     """Only administrators set one: its source is a file of the controllers."""
     words = [GROUP, "--csv", "web.csv", "--objective-ms", "35", "--granularity", "100,100,5"]
@@ -500,6 +512,10 @@ def test_an_elastic_group_is_set_shown_paused_resumed_and_deleted(shell, client,
     assert (made["settings"]["least"], made["settings"]["head_room"]) == (2, 1.1)
     with pytest.raises(JobRefusedError, match="There is no server group none"):
         shell(group_scaling.SetScaling, "none", *words[1:], adapter=admin)
+
+    assert (made["enforce"], made["members"]) == (None, "")
+    with pytest.raises(InvalidValueError, match="--image"):
+        shell(group_scaling.SetScaling, *words, "--flavor", "big", adapter=admin)
 
     groups, log = ScalingGroups(jobs._database), tmp_path / "log.jsonl"
     trace = ["time_s,member,reads_per_s,latencies_ms", "0,a,100,20", "300.5,a,100,20"]

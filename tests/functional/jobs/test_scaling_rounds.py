@@ -9,6 +9,7 @@ import pytest
 
 from nova_numa_ext.orchestrator import engine, scaling_rounds
 from nova_numa_ext.orchestrator.scaling_rounds import ScalingRounds
+from nova_numa_ext.orchestrator.scaling_saga import ScalingSaga
 from nova_numa_ext.orchestrator.store import scaling, tables
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
@@ -17,6 +18,7 @@ from nova_numa_ext.orchestrator.store.scaling import (
     ScalingGroups,
     ScalingSource,
 )
+from nova_numa_ext.orchestrator.store.scaling_members import ScalingMembers
 from nova_numa_ext.orchestrator.store.unreadable import UnreadableError
 from nova_numa_ext.policy.elastic.cells import Grid
 from nova_numa_ext.policy.elastic.following import follow
@@ -64,12 +66,13 @@ class Observing:
     """Groups in a database, a folder of traces, and an engine's rounds."""
 
     def __init__(self, database, folder):
-        self.groups, self.folder = ScalingGroups(database), folder
+        self.database, self.groups, self.folder = database, ScalingGroups(database), folder
         self.troubles, self.learner = [], lambda _season: Models()
         self.restart()
 
     def restart(self):
-        self.rounds = ScalingRounds(self.groups, self.folder, self._made)
+        saga = ScalingSaga(self.groups, ScalingMembers(self.database), None, None, 3600.0)
+        self.rounds = ScalingRounds(self.groups, self.folder, self._made, saga)
 
     def _made(self, season):
         return self.learner(season)

@@ -5,7 +5,7 @@ from typing import Any
 
 import flask
 
-from nova_numa_ext.orchestrator.api import bodies, policies, request, views
+from nova_numa_ext.orchestrator.api import bodies, intake, policies, request, views
 from nova_numa_ext.orchestrator.api.refusals import RefusedRequestError
 from nova_numa_ext.orchestrator.api.rights import Rights
 from nova_numa_ext.orchestrator.api.routes import MOST_ROWS, ROWS
@@ -26,11 +26,25 @@ class ScalingHandlers:
     def set(self, uuid: str) -> Any:
         asking = request.asking()
         self._rights.allow(asking, policies.SCALING_SET)
-        settings, source = check_scaling(bodies.parsed(flask.request.get_data()))
-        project = self._cloud(flask.request.environ).server_group(uuid)
+        settings, source, enforce = check_scaling(bodies.parsed(flask.request.get_data()))
+        cloud = self._cloud(flask.request.environ)
+        project = cloud.server_group(uuid)
         if project is None or not self._rights.may(asking, policies.SCALING_SET, project):
             raise RefusedRequestError(404, f"There is no server group {uuid}.")
-        group = self._stores.scaling.set(uuid, project, asking.user, settings, source)
+        template, trust = None, ""
+        if enforce is not None:
+            if asking.project != project:
+                raise RefusedRequestError(
+                    403,
+                    f"Servers of group {uuid} are made in its project {project}: use a token of that project.",
+                )
+            template = intake.template_of(enforce, cloud)
+            cloud.check_trust()
+            # One that is not stored after all is found by the engine and given back.
+            trust = cloud.trust(None)
+        group = self._stores.scaling.set(
+            uuid, project, asking.user, settings, source, template=template, trust=trust
+        )
         return self._shown(group)
 
     def find(self) -> Any:
@@ -82,7 +96,8 @@ class ScalingHandlers:
         )
 
     def _shown(self, group: StoredScaling) -> dict[str, Any]:
-        return {"scaling": views.scaling(group, self._stores.scaling.last_decision(group))}
+        last = self._stores.scaling.last_decision(group)
+        return {"scaling": views.scaling(group, last, self._stores.scaling_members.of(group))}
 
 
 def _no_scaling(uuid: str) -> RefusedRequestError:

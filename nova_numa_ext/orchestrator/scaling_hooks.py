@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hooks of elastic groups: an operator's program that lets a service take members in and lets them go.
+
+A program in the engines' folder is called as ``PROGRAM EVENT SERVER``, with JSON on its standard input: ``event``,
+``group``, ``project``, ``server`` (uuids) and ``name``. Events of a member, in this order:
+
+==========  =====================================================================
+``add``     nova has made its server: the service takes it in
+``ready``   whether it carries load
+``drain``   it is to leave: the service gives its work and data to others
+``delete``  its server is gone: the service forgets it
+==========  =====================================================================
+
+It ends with 0 when that is done, and with 75 (``EX_TEMPFAIL``) when it is not yet: then it is called again in a later
+round. Anything else is trouble: it is said, and called again, too. An engine that dies makes a call come twice.
+"""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from placement_traits.errors import NumaExtError, cut
+
+_NOT_YET: Final = 75
+
+
+class HookEvent(StrEnum):
+    """What a hook is called for."""
+
+    ADD = "add"
+    READY = "ready"
+    DRAIN = "drain"
+    DELETE = "delete"
+
+
+class HookError(NumaExtError):
+    """A hook cannot be called, takes too long, or fails; the sentence says which."""
+
+
+class ScalingHooks:
+    """Calls hooks.
+
+    :param folder: the engines' folder of hooks; no other program is called
+    :param timeout_s: seconds that one call may take; what takes longer is killed, with what it has started
+    """
+
+    def __init__(self, folder: Path, timeout_s: float) -> None:
+        self._folder, self._timeout_s = folder, timeout_s
+
+    def call(self, hook: str, event: HookEvent, server: str, about: Mapping[str, str]) -> bool:
+        """Return whether what a hook is called for is done; without a hook it is.
+
+        :param hook: name of a file in the folder, '' for none
+        :param about: what the hook is told beside event and server
+        :raises HookError: see there
+        """
+        if not hook:
+            return True
+        told = json.dumps({"event": event, "server": server, **about}) + "\n"
+        program = self._folder / hook
+        try:
+            process = subprocess.Popen(
+                [program, event, server],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                env={"PATH": os.environ.get("PATH", os.defpath)},  # no secret of the engine's
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise HookError(f"hook {program} cannot be called: {error.strerror}") from error
+        with process:
+            try:
+                _, said = process.communicate(told, timeout=self._timeout_s)
+            except subprocess.TimeoutExpired as error:
+                os.killpg(process.pid, signal.SIGKILL)
+                late = f"was not done after {self._timeout_s:g} s"
+                raise HookError(f"hook {hook} {event} of server {server} {late}") from error
+        if process.returncode in (0, _NOT_YET):
+            return process.returncode == 0
+        words = cut(said.strip().rpartition("\n")[2])
+        raise HookError(
+            f"hook {hook} {event} of server {server} ended with {process.returncode}: {words}"
+        )
