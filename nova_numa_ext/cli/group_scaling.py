@@ -53,10 +53,18 @@ class SetScaling(command.ShowOne):  # type: ignore[misc]
         _add_group(parser)
         parser.add_argument(
             "--csv",
-            required=True,
             metavar="<file name>",
             help="File in the engines' folder [numa_ext_jobs]scaling_traces: load and latencies of its members, "
             "with the columns of replay",
+        )
+        parser.add_argument(
+            "--prometheus",
+            action="append",
+            default=[],
+            metavar="<what>=<query>",
+            help="What the engines' Prometheus [numa_ext_jobs]scaling_prometheus is asked: reads (per second) and "
+            "latency_ms, and also writes, size_kb, placement, disturbed and label, whose value names the member "
+            "(default: server); $window stands for the length of a period. Either these or --csv",
         )
         for option, text in (
             ("flavor", "Flavor of members that are added, by name or id; needs --image"),
@@ -84,7 +92,7 @@ class SetScaling(command.ShowOne):  # type: ignore[misc]
         settings = {"objective_ms": parsed_args.objective_ms, **_given(parsed_args)}
         if parsed_args.granularity is not None:
             settings["granularity"] = list(_grid(parsed_args.granularity).sides)
-        body = {"settings": settings, "source": {"csv": parsed_args.csv}}
+        body = {"settings": settings, "source": _source(parsed_args)}
         enforce = _enforced(parsed_args)
         if enforce:
             body["enforce"] = enforce
@@ -323,6 +331,19 @@ def _given(parsed_args: argparse.Namespace) -> dict[str, Any]:
     )
     given = {name: getattr(parsed_args, name) for name in names}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _source(parsed_args: argparse.Namespace) -> dict[str, Any]:
+    """Return where load and latencies come from."""
+    queries = {}
+    for each in parsed_args.prometheus:
+        name, equals, query = each.partition("=")
+        if not (name and equals and query):
+            raise InvalidValueError("--prometheus", each, "<what>=<query>")
+        queries[name] = query
+    if bool(queries) == bool(parsed_args.csv):
+        raise InvalidValueError("--csv", parsed_args.csv, "a file name, or --prometheus without it")
+    return {"prometheus": queries} if queries else {"csv": parsed_args.csv}
 
 
 def _enforced(parsed_args: argparse.Namespace) -> dict[str, Any]:

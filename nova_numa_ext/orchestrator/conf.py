@@ -121,6 +121,21 @@ class EngineOptions(Section):
         change="monitoring writes elsewhere, such as to a file system that all controllers share",
         leave="there are no elastic groups",
     )
+    scaling_prometheus: str = option(
+        "",
+        "URL of the Prometheus that knows load and latencies of elastic groups, such as http://127.0.0.1:9090; empty: "
+        "there is none, and their source is a CSV file. It is asked without a user and password.",
+        change="elastic groups are sized by what a Prometheus measures",
+        leave="there are no elastic groups, or what they are sized by is written to files",
+    )
+    scaling_prometheus_timeout_s: float = option(
+        5.0,
+        "Seconds that one answer of it may take as a whole; a group needs two to six of them each period. Later ones "
+        "are no answers, and groups wait for one another's.",
+        minimum=0.1,
+        change="its queries take longer (raise), better by recording rules there",
+        leave="it answers within a second",
+    )
     scaling_fit_timeout_s: float = option(
         30.0,
         "Seconds that a fit of an elastic group's models may take. What takes longer is ended, and begun again a "

@@ -26,6 +26,7 @@ from nova_numa_ext.orchestrator.metrics import EngineMetrics
 from nova_numa_ext.orchestrator.reconcile import LostClaims, LostServers, LostTrusts
 from nova_numa_ext.orchestrator.saga import Engaged, time_over
 from nova_numa_ext.orchestrator.scaling_hooks import ScalingHooks
+from nova_numa_ext.orchestrator.scaling_prometheus import PrometheusSource
 from nova_numa_ext.orchestrator.scaling_rounds import ScalingRounds
 from nova_numa_ext.orchestrator.scaling_saga import ScalingSaga
 from nova_numa_ext.orchestrator.server_requests import FlavorOf, LeaseRules
@@ -506,4 +507,5 @@ def _scaling_rounds(
     saga = ScalingSaga(
         groups, ScalingMembers(database), services.trusts, hooks, options.build_timeout_s
     )
-    return ScalingRounds(groups, options.scaling_traces, models, saga)
+    prometheus = PrometheusSource(options.scaling_prometheus, options.scaling_prometheus_timeout_s)
+    return ScalingRounds(groups, options.scaling_traces, models, saga, prometheus)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the engine does for elastic groups: it decides on each period, and acts on the newest where it is to enforce.
 
-A group's source is a CSV file that its monitoring appends to or replaces (:mod:`nova_numa_ext.policy.elastic.trace`).
+A group's source is a Prometheus (:mod:`.scaling_prometheus`), which is asked when a period has ended, or a CSV file
+that its monitoring appends to or replaces (:mod:`nova_numa_ext.policy.elastic.trace`).
 A file is read when it is the same in two rounds, so half of what is being written is not taken for a whole period. What
 the models have learnt is in this process only: an engine that begins to lead learns it again from the file, and
 decides the same, for a decision follows from periods and settings alone. Decisions that are stored already are not
@@ -23,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from nova_numa_ext.orchestrator.scaling_prometheus import PrometheusError, PrometheusSource
 from nova_numa_ext.orchestrator.scaling_saga import ScalingSaga
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
@@ -38,6 +40,7 @@ from nova_numa_ext.policy.elastic.decide import ScalingDecision
 from nova_numa_ext.policy.elastic.fleet import Acted, Fleet, granted, held, known_better, stale
 from nova_numa_ext.policy.elastic.following import DecidedPeriod, Follower
 from nova_numa_ext.policy.elastic.group import Learner
+from nova_numa_ext.policy.elastic.monitored import MonitoredQueries
 from nova_numa_ext.policy.elastic.period import Period
 from nova_numa_ext.policy.elastic.terms import ScalingTerm
 from nova_numa_ext.policy.elastic.trace import read_trace
@@ -49,6 +52,7 @@ _LOG: Final = logging.getLogger(__name__)
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _AT_ONCE: Final = 50  # periods of a group in a round: others have their turn
 
+_ASKS_S: Final = 10.0  # after an answer of Prometheus in which there was no new period
 _REST_S: Final = 60.0  # after trouble, unless the file or the group has changed
 
 Stamp = tuple[int, int, int]
@@ -70,6 +74,8 @@ class _Followed:
     :param decided: periods that were decided on
     :param read: of the file as it was read last
     :param waiting: periods of it that were not decided on yet
+    :param asked: Prometheus has answered
+    :param asks_at_s: monotonic seconds before which it is not asked again
     """
 
     group: StoredScaling
@@ -79,6 +85,13 @@ class _Followed:
     decided: list[Period] = field(default_factory=list)
     read: Stamp | None = None
     waiting: list[Period] = field(default_factory=list)
+    asked: bool = False
+    asks_at_s: float = 0.0
+
+    @property
+    def has_read(self) -> bool:
+        """Its source was read."""
+        return self.asked or self.read is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +116,7 @@ class ScalingRounds:
     :param traces: folder of their files
     :param learner: makes what fits the models of a group, of the season of its load
     :param saga: carries out what is decided on groups that are enforced
+    :param prometheus: source of groups that have no file
     """
 
     def __init__(
@@ -111,9 +125,10 @@ class ScalingRounds:
         traces: Path,
         learner: Callable[[int], ScalingLearner],
         saga: ScalingSaga,
+        prometheus: PrometheusSource,
     ) -> None:
         self._stored, self._traces, self._learner = stored, traces, learner
-        self._saga = saga
+        self._saga, self._prometheus = saga, prometheus
         self._followed: dict[str, _Followed] = {}
         self._resting: dict[str, _Rest] = {}
         self._stamps: dict[str, Stamp | None] = {}
@@ -162,7 +177,7 @@ class ScalingRounds:
         if group.template is not None:
             why = self._acted(group, actor, may, trouble)
         path = self._traces / group.source.csv
-        stamp = _stamp(path)
+        stamp = _stamp(path) if group.source.prometheus is None else None
         before, self._stamps[group.uuid] = self._stamps.get(group.uuid), stamp
         rest = self._resting.get(group.uuid)
         if rest and rest.lasts(group, stamp):
@@ -171,7 +186,9 @@ class ScalingRounds:
         last = None if group.uuid in self._followed else self._stored.last_decision(group)
         try:
             known = self._followed.get(group.uuid) or self._begun(group, last)
-            if stamp is None or (stamp == before and stamp != known.read):
+            if group.source.prometheus is not None:
+                self._ask(known, group.source.prometheus)
+            elif stamp is None or (stamp == before and stamp != known.read):
                 self._read(known, path, stamp)
             lines, act = self._decided(known, group, may)
             why = why or self._old(known, group)
@@ -179,14 +196,15 @@ class ScalingRounds:
             self._forget(group.uuid)
             raise
         except Exception as error:  # noqa: BLE001 - the outermost guard of a group: reported, and others go on
-            # What was learnt of half a period is of no use: all is learnt again.
-            self._forget(group.uuid)
+            if not isinstance(error, PrometheusError):
+                # What was learnt of half a period is of no use: all is learnt again.
+                self._forget(group.uuid)
             self._resting[group.uuid] = _Rest(group, stamp, time.monotonic() + _REST_S, error)
             trouble(group.uuid, error)
             self._stored.trouble(group, str(error), actor)
             return 0
         self._resting.pop(group.uuid, None)
-        if lines or (group.trouble != why and known.read is not None):
+        if lines or (group.trouble != why and known.has_read):
             self._stored.record(group, lines, actor, why, act)
         return len(lines)
 
@@ -215,6 +233,19 @@ class ScalingRounds:
         stored_s = -math.inf if last is None else float(last["at_s"])
         self._followed[group.uuid] = _Followed(group, learner, follower, stored_s)
         return self._followed[group.uuid]
+
+    def _ask(self, known: _Followed, queries: MonitoredQueries) -> None:
+        """Ask Prometheus for periods that have ended since.
+
+        :raises PrometheusError: it does not answer
+        """
+        if known.waiting or time.monotonic() < known.asks_at_s:
+            return
+        last_s = known.decided[-1].at_s if known.decided else -math.inf
+        settings, now_s = known.group.settings, self._stored.now()
+        known.waiting = list(self._prometheus.periods(queries, settings, last_s, now_s))
+        known.asks_at_s = 0.0 if known.waiting else time.monotonic() + _ASKS_S
+        known.asked = True
 
     def _read(self, known: _Followed, path: Path, stamp: Stamp | None) -> None:
         """Read the file of a group.
@@ -285,9 +316,15 @@ class ScalingRounds:
         return replace(done, evaluation=replace(done.evaluation, decision=decision))
 
     def _old(self, known: _Followed, group: StoredScaling) -> str:
-        """Return that the source of a group that is enforced says nothing new, '' where it does."""
-        if group.template is None or not known.decided or known.waiting:
+        """Return that a source says nothing new, '' where it does.
+
+        Of a group that is observed times of a file may be of any clock.
+        """
+        by_clock = group.template is not None or group.source.prometheus is not None
+        if not by_clock or known.waiting or not known.has_read:
             return ""
+        if not known.decided:
+            return "the source knows no member"
         newest = known.decided[-1]
         if stale(newest, group.settings, self._stored.now()) is None:
             return ""

@@ -3,6 +3,7 @@
 
 from sqlalchemy import update
 
+from nova_numa_ext.orchestrator.scaling_prometheus import PrometheusSource
 from nova_numa_ext.orchestrator.scaling_rounds import ScalingRounds
 from nova_numa_ext.orchestrator.scaling_saga import ScalingSaga
 from nova_numa_ext.orchestrator.store import tables
@@ -87,6 +88,7 @@ class ElasticWorld:
         self.troubles, self.placement, self.at_s = [], {}, 0.0
         self.api.hook = self._checked
         self.stops = stops
+        self.prometheus = PrometheusSource("", 5.0)
         self.deleted, self.broken = [], []
         self.set()
         self.start()
@@ -95,14 +97,16 @@ class ElasticWorld:
         """Have the group enforced."""
         given = {"template": TEMPLATE, "trust": "trust-1"} | changes
         settings = given.pop("settings", self.settings)
-        source = ScalingSource("web.csv")
+        source = given.pop("source", ScalingSource("web.csv"))
         return self.groups.set(self.uuid, "project-1", "user-1", settings, source, **given)
 
     def start(self):
         """Another process."""
         saga = ScalingSaga(self.groups, self.members, self.trusts, self.hooks, 3600.0)
         self.saga = saga
-        self.rounds = ScalingRounds(self.groups, self.folder, lambda _season: SameCapacity(), saga)
+        self.rounds = ScalingRounds(
+            self.groups, self.folder, lambda _season: SameCapacity(), saga, self.prometheus
+        )
 
     @property
     def group(self):

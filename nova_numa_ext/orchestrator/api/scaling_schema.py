@@ -11,6 +11,7 @@ import jsonschema
 from nova_numa_ext.orchestrator.api.schemas import MOST_NETWORKS, NAME, check_body
 from nova_numa_ext.orchestrator.store.scaling import ScalingSource
 from nova_numa_ext.policy.elastic.cells import Grid
+from nova_numa_ext.policy.elastic.monitored import MonitoredQueries
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 
 _SETTING_WORDS: Final = {
@@ -59,6 +60,28 @@ def _settings() -> dict[str, Any]:
     return members
 
 
+_QUERY_WORDS: Final = {
+    "reads": "operations per second that the objective is about, of each member",
+    "latency_ms": "their latency, milliseconds",
+    "writes": "other operations per second",
+    "size_kb": "mean size of what both read and write, KiB",
+    "placement": "how good a member's place is, in [0, 1]; the worst leaves first",
+    "disturbed": "above 0 where something else than its load made a member slow: such readings do not train",
+    "label": "whose value names the member: uuid of its server, where the group is enforced",
+}
+
+
+def _queries() -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    for each in fields(MonitoredQueries):
+        given = {} if each.default is MISSING else {"default": each.default}
+        words = {"description": _QUERY_WORDS[each.name]}
+        members[each.name] = {"type": "string", "minLength": 1, "maxLength": 1000, **given, **words}
+        if each.default == "":
+            del members[each.name]["minLength"]
+    return members
+
+
 SCALING: Final[Mapping[str, Any]] = {
     "type": "object",
     "required": ["scaling"],
@@ -78,16 +101,25 @@ SCALING: Final[Mapping[str, Any]] = {
                 },
                 "source": {
                     "type": "object",
-                    "required": ["csv"],
+                    "minProperties": 1,
+                    "maxProperties": 1,
                     "additionalProperties": False,
-                    "description": "where load and latencies of its members come from",
+                    "description": "where load and latencies of its members come from: one of these",
                     "properties": {
+                        "prometheus": {
+                            "type": "object",
+                            "required": ["reads", "latency_ms"],
+                            "additionalProperties": False,
+                            "description": "what ``[numa_ext_jobs]scaling_prometheus`` of the engines is asked, in "
+                            "PromQL; ``$window`` stands for the length of a period",
+                            "properties": _queries(),
+                        },
                         "csv": {
                             "type": "string",
                             "pattern": r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}\Z",
                             "$comment": "a file name of the characters A-Z a-z 0-9 _ . -, the first one no dot",
                             "description": "file in ``[numa_ext_jobs]scaling_traces`` of the engines",
-                        }
+                        },
                     },
                 },
                 "enforce": {
@@ -143,5 +175,9 @@ def check_scaling(
     asked = dict(body["scaling"]["settings"])
     sides = asked.pop("granularity", None)
     grid = Grid() if sides is None else Grid(*sides)
-    source = ScalingSource(body["scaling"]["source"]["csv"])
+    given = body["scaling"]["source"]
+    queries = given.get("prometheus")
+    source = ScalingSource(
+        given.get("csv", ""), None if queries is None else MonitoredQueries(**queries)
+    )
     return ScalingSettings(**asked, grid=grid), source, body["scaling"].get("enforce")

@@ -170,7 +170,7 @@ def scaling(
     :param last: the newest line of its decision log
     :param members: that the service has added
     """
-    template = found.template and asdict(found.template)
+    template, queries = found.template and asdict(found.template), found.source.prometheus
     settings = {
         name: getattr(found.settings, name)
         for name in SCALING["properties"]["scaling"]["properties"]["settings"]["properties"]
@@ -183,7 +183,7 @@ def scaling(
         "mode": "observe" if template is None else "enforce",
         "paused": found.paused,
         "settings": {**settings, "granularity": list(found.settings.grid.sides)},
-        "source": {"csv": found.source.csv},
+        "source": {"csv": found.source.csv} if queries is None else {"prometheus": asdict(queries)},
         "enforce": template and {**template, "networks": list(template["networks"])},
         "members": [
             {"server_id": each.server, "step": each.step, "since": each.since} for each in members

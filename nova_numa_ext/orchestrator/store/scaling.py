@@ -20,6 +20,7 @@ from nova_numa_ext.orchestrator.store.trusts import ended
 from nova_numa_ext.orchestrator.store.unreadable import UnreadableError
 from nova_numa_ext.policy.elastic.cells import Grid
 from nova_numa_ext.policy.elastic.member_steps import MemberStep
+from nova_numa_ext.policy.elastic.monitored import MonitoredQueries
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from placement_traits.errors import cut
 
@@ -35,12 +36,14 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ScalingSource:
-    """Where load and latencies of a group's members come from.
+    """Where load and latencies of a group's members come from: one of both.
 
-    :param csv: name of a file in the engine's folder of traces
+    :param csv: name of a file in the engine's folder of traces, '' for none
+    :param prometheus: what the engine's Prometheus is asked
     """
 
-    csv: str
+    csv: str = ""
+    prometheus: MonitoredQueries | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,7 +439,7 @@ def _understood(row: Row[Any]) -> StoredScaling:
         project=row.project_id,
         user=row.user_id,
         settings=ScalingSettings(**{**row.settings, "grid": Grid(**row.settings["grid"])}),
-        source=ScalingSource(**row.source),
+        source=_source(row.source),
         paused=row.paused,
         version=row.version,
         trouble=row.trouble,
@@ -448,6 +451,11 @@ def _understood(row: Row[Any]) -> StoredScaling:
         not_before=row.not_before,
         refusals=row.refusals,
     )
+
+
+def _source(found: Mapping[str, Any]) -> ScalingSource:
+    queries = found.get("prometheus")
+    return ScalingSource(found["csv"], None if queries is None else MonitoredQueries(**queries))
 
 
 def _template(found: Mapping[str, Any]) -> MemberTemplate:

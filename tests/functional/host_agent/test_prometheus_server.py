@@ -148,7 +148,10 @@ RECORDED = {
         "numa_ext_scheduler_shortlists_total",
     },
     "no job was submitted": {"rate(numa_ext_jobs_moves_total["},
-    "recorded before engines watched elastic groups": {"numa_ext_jobs_scaling_groups"},
+    "recorded before engines watched elastic groups": {
+        "numa_ext_jobs_scaling_groups",
+        "numa_ext_jobs_scaling_members",
+    },
 }
 
 

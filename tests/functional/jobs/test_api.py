@@ -1450,6 +1450,18 @@ def test_a_group_is_set_shown_paused_and_resumed(client, jobs):
     assert (resumed["paused"], resumed["user_id"]) == (False, "user-1")
 
 
+QUERIES = {"reads": "sum by (server) (rate(web_requests_total[$window]))", "latency_ms": "p99"}
+
+
+def test_a_group_is_sized_by_what_prometheus_measures(client):
+    body = {"scaling": {"settings": {"objective_ms": 35.0}, "source": {"prometheus": QUERIES}}}
+    shown = client.put(f"/v1/scaling/{GROUP}", json=body, headers=ADMIN).json["scaling"]
+    others = {"writes": "", "size_kb": "", "placement": "", "disturbed": "", "label": "server"}
+    assert shown["source"] == {"prometheus": QUERIES | others}
+    again = {"scaling": {**body["scaling"], "source": shown["source"]}}
+    assert client.put(f"/v1/scaling/{GROUP}", json=again, headers=ADMIN).status_code == 200
+
+
 ENFORCE = {"flavor": "big", "image": "debian", "networks": ["blue"], "hook": "cassandra"}
 
 
@@ -1555,6 +1567,10 @@ def test_decisions_are_listed_page_by_page(client, jobs):
             ({"objective_ms": 35}, {"csv": name}, "a file name of the characters")
             for name in ("../nova.conf", "/etc/passwd", ".hidden", "a/b", "", "a\n")
         ),
+        ({"objective_ms": 35}, {}, "minProperties 1"),
+        ({"objective_ms": 35}, {"csv": "a", "prometheus": QUERIES}, "maxProperties 1"),
+        ({"objective_ms": 35}, {"prometheus": {"reads": "r"}}, "an object with reads, latency_ms"),
+        ({"objective_ms": 35}, {"prometheus": QUERIES | {"url": "http://x"}}, "only disturbed"),
     ],
 )
 def test_settings_and_sources_that_cannot_be_are_sentences(client, settings, source, sentence):

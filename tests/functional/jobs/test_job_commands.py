@@ -487,6 +487,19 @@ def test_a_lease_is_asked_for_listed_shown_and_released(shell, client):
     assert (row["State"], row["Why"]) == ("releasing", "released by user-1")
 
 
+def test_an_elastic_group_is_sized_by_prometheus(shell, client, jobs):
+    admin = Adapter(client, "admin", "member", "reader")
+    words = [GROUP, "--objective-ms", "35"]
+    asked = ["--prometheus", 'reads=rate(web{a="b"}[$window])', "--prometheus", "latency_ms=p99"]
+    made = json.loads(
+        shell(group_scaling.SetScaling, *words, *asked, "-f", "json", adapter=admin)[1]
+    )
+    assert made["source"]["prometheus"]["reads"] == 'rate(web{a="b"}[$window])'
+    for wrong in ([], [*asked, "--csv", "web.csv"], ["--prometheus", "reads"]):
+        with pytest.raises(InvalidValueError, match=r"--csv|--prometheus"):
+            shell(group_scaling.SetScaling, *words, *wrong, adapter=admin)
+
+
 def test_an_elastic_group_is_enforced_and_its_members_are_shown(shell, client, jobs):
     words = [GROUP, "--csv", "web.csv", "--objective-ms", "35", "--flavor", "big"]
     words += ["--image", "debian", "--network", "blue", "--hook", "web", "--name", "web"]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from nova_numa_ext.orchestrator import engine, scaling_rounds
+from nova_numa_ext.orchestrator.scaling_prometheus import PrometheusSource
 from nova_numa_ext.orchestrator.scaling_rounds import ScalingRounds
 from nova_numa_ext.orchestrator.scaling_saga import ScalingSaga
 from nova_numa_ext.orchestrator.store import scaling, tables
@@ -72,7 +73,9 @@ class Observing:
 
     def restart(self):
         saga = ScalingSaga(self.groups, ScalingMembers(self.database), None, None, 3600.0)
-        self.rounds = ScalingRounds(self.groups, self.folder, self._made, saga)
+        self.rounds = ScalingRounds(
+            self.groups, self.folder, self._made, saga, PrometheusSource("", 5.0)
+        )
 
     def _made(self, season):
         return self.learner(season)
