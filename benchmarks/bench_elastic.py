@@ -218,9 +218,16 @@ def _of_forecasts(
 
 
 def show_noise(count: int) -> dict[str, float]:
-    """A noisy neighbour beside the first members, for the second half of a service's time."""
+    """A noisy neighbour beside the first members, for the second half of a service's time.
+
+    The quiet service, with which it is compared, learns on in that time. So there is a control beside: the same members
+    are not read, and nothing disturbs them. What differs from it is of the noise; what both differ by from the quiet
+    one is of readings that are missing. And what is learnt is held against the true capacity.
+    """
     changes: dict[bool, list[float]] = {True: [], False: []}
     hours: dict[bool, list[float]] = {True: [], False: []}
+    by_noise, unread_changes = list[float](), list[float]()
+    wrong: dict[str, list[float]] = {"quiet": [], "noisy": []}
     for plant in plants(count):
         settings = default(plant)
         learner = Remembering(models.Models(models.ours(SEASON)), (1, settings.lead_periods))
@@ -228,6 +235,8 @@ def show_noise(count: int) -> dict[str, float]:
         quiet = loop.run(plant, alone)
         kind = MemberLoad(plant.read_share, 1.0 - plant.read_share, 10.0)
         last = len(quiet.members)
+        unread = loop.Scaled(plant, learner, settings)
+        loop.run(plant, unread, loop.NoisyNeighbour(frozenset(range(LEAST)), last // 2, last, 1.0))
         for reported in (True, False):
             beside = loop.Scaled(plant, learner, settings)
             noise = loop.NoisyNeighbour(frozenset(range(LEAST)), last // 2, last, 2.0, reported)
@@ -240,9 +249,23 @@ def show_noise(count: int) -> dict[str, float]:
                 for one in range(LEAST)
             ]
             hours[reported].append(noisy.member_hours / quiet.member_hours)
+            if reported:
+                for one in map(str, range(LEAST)):
+                    learnt = [each.capacity_per_s(one, kind) for each in (alone, unread, beside)]
+                    by_noise.append(abs(learnt[2] / learnt[1] - 1.0))
+                    unread_changes.append(abs(learnt[1] / learnt[0] - 1.0))
+                    true = plant.operations_of(int(one))
+                    wrong["quiet"].append(abs(learnt[0] / true - 1.0))
+                    wrong["noisy"].append(abs(learnt[2] / true - 1.0))
     return {
         "capacity_change_noisy": max(changes[True]),
         "capacity_change_noisy_median": statistics.median(changes[True]),
+        "capacity_change_by_noise_alone": max(by_noise),
+        "capacity_change_unread": max(unread_changes),
+        **{f"capacity_error_{name}": max(each) for name, each in wrong.items()},
+        **{
+            f"capacity_error_{name}_median": statistics.median(each) for name, each in wrong.items()
+        },
         "capacity_change_noisy_unreported": statistics.median(changes[False]),
         "vmh_noisy_vs_quiet": statistics.mean(hours[True]),
         "vmh_noisy_unreported_vs_quiet": statistics.mean(hours[False]),

@@ -66,8 +66,7 @@ class Plant:
     @property
     def member_operations_per_s(self) -> float:
         """Reads and writes of a mean member whose latency is the objective."""
-        weight = self.read_share + self.write_cost * (1.0 - self.read_share)
-        return self.capacity_per_s * (1.0 - self.service_ms / OBJECTIVE_MS) / weight
+        return self._operations(self.capacity_per_s)
 
     def totals(self) -> NDArray[np.float64]:
         """Return reads and writes of the whole service, one row a period: reads per second, writes per second."""
@@ -96,6 +95,14 @@ class Plant:
             one: MemberLoad(total[0] * part / whole, total[1] * part / whole, _SIZE_KB)
             for one, part in parts.items()
         }
+
+    def operations_of(self, member: int) -> float:
+        """Return reads and writes of a member whose latency is the objective."""
+        return self._operations(self.capacity_of(member))
+
+    def _operations(self, capacity_per_s: float) -> float:
+        weight = self.read_share + self.write_cost * (1.0 - self.read_share)
+        return capacity_per_s * (1.0 - self.service_ms / OBJECTIVE_MS) / weight
 
     def latency_ms(self, member: int, load: MemberLoad, factor: float = 1.0) -> float:
         """Return the 99th percentile of a member's reads.

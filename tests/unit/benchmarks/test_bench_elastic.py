@@ -82,6 +82,8 @@ def test_figures_of_three_services(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_noisy_neighbour_is_compared_with_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "Models", lambda pool: SimpleModels())
     figures = bench_elastic.show_noise(2)
+    assert figures["capacity_change_by_noise_alone"] == 0.0, "what is reported does not train"
+    assert figures["capacity_change_unread"] == figures["capacity_change_noisy"]
     assert figures["capacity_change_noisy_median"] < figures["capacity_change_noisy_unreported"]
 
 
