@@ -56,12 +56,12 @@ class ScalingHooks:
         """Return whether what a hook is called for is done; without a hook it is.
 
         :param hook: name of a file in the folder, '' for none
-        :param about: what the hook is told beside event and server
+        :param about: what the hook gets beside event and server
         :raises HookError: see there
         """
         if not hook:
             return True
-        told = json.dumps({"event": event, "server": server, **about}) + "\n"
+        message = json.dumps({"event": event, "server": server, **about}) + "\n"
         program = self._folder / hook
         try:
             process = subprocess.Popen(
@@ -78,7 +78,7 @@ class ScalingHooks:
             raise HookError(f"hook {program} cannot be called: {error.strerror}") from error
         with process:
             try:
-                _, said = process.communicate(told, timeout=self._timeout_s)
+                _, said = process.communicate(message, timeout=self._timeout_s)
             except subprocess.TimeoutExpired as error:
                 os.killpg(process.pid, signal.SIGKILL)
                 late = f"was not done after {self._timeout_s:g} s"

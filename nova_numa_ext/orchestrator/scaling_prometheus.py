@@ -92,11 +92,11 @@ class PrometheusSource:
         """
         url = _checked(self._url)
         connection = self._connection(url)
-        body = urlencode({**query, "timeout": f"{self._timeout_s:g}s"})
+        body, late = urlencode({**query, "timeout": f"{self._timeout_s:g}s"}), threading.Event()
         try:
             connection.connect()
             # The socket's own limit begins again with each byte.
-            limit = threading.Timer(self._timeout_s, _cut_off, (connection.sock,))
+            limit = threading.Timer(self._timeout_s, _cut_off, (connection.sock, late))
             limit.start()
             try:
                 connection.request(
@@ -113,6 +113,9 @@ class PrometheusSource:
         except (OSError, HTTPException, UnicodeError) as error:
             why = cut(str(error) or type(error).__name__)
             raise PrometheusError(f"Prometheus at {url.hostname} does not answer: {why}") from error
+        if late.is_set():
+            why = f"no whole answer within {self._timeout_s:g} s"
+            raise PrometheusError(f"Prometheus at {url.hostname} does not answer: {why}")
         return _data(answer.status, text)
 
     def _connection(self, url: SplitResult) -> HTTPConnection:
@@ -137,7 +140,8 @@ def _checked(text: str) -> SplitResult:
     return url
 
 
-def _cut_off(sock: socket.socket) -> None:
+def _cut_off(sock: socket.socket, late: threading.Event) -> None:
+    late.set()
     with suppress(OSError):  # it is closed already
         sock.shutdown(socket.SHUT_RDWR)
 

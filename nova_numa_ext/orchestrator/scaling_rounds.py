@@ -244,7 +244,8 @@ class ScalingRounds:
         last_s = known.decided[-1].at_s if known.decided else -math.inf
         settings, now_s = known.group.settings, self._stored.now()
         known.waiting = list(self._prometheus.periods(queries, settings, last_s, now_s))
-        known.asks_at_s = 0.0 if known.waiting else time.monotonic() + _ASKS_S
+        wait_s = 0.0 if known.waiting else min(_ASKS_S, settings.period_s / 2.0)
+        known.asks_at_s = time.monotonic() + wait_s
         known.asked = True
 
     def _read(self, known: _Followed, path: Path, stamp: Stamp | None) -> None:

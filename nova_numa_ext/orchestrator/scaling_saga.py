@@ -24,7 +24,7 @@ is taken in again where the group would have fewer than its least without it, be
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -107,7 +107,7 @@ class Seen:
     def fleet(self) -> Fleet:
         """Return what limits decisions."""
 
-        def of(steps: Iterable[MemberStep]) -> frozenset[str]:
+        def of(steps: Collection[MemberStep]) -> frozenset[str]:
             return frozenset(
                 each.server for each in self.members if each.server and each.step in steps
             )
@@ -182,7 +182,7 @@ class ScalingSaga:
         return self._said[group.uuid]
 
     def forget(self, group: str) -> None:
-        """Look at a group anew in the next round."""
+        """Look at a group again in the next round."""
         self._looked_s.pop(group, None)
         self._said.pop(group, None)
 

@@ -115,7 +115,8 @@ class ElasticWorld:
 
     def there(self):
         """Servers that nova has in the group."""
-        shown = self.api._group(self.api.groups[self.uuid])
+        with self.api._lock:
+            shown = self.api._group(self.api.groups[self.uuid])
         return set(shown["members"])
 
     def ours(self):
