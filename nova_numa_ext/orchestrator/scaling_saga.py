@@ -233,7 +233,10 @@ class ScalingSaga:
 
     def _ask(self, turn: "_Turn", member: StoredMember, now: float) -> None:
         """Ask nova for a member's server once; find what it did not answer."""
-        if member.asked_at is None:
+        mine = turn.seen.of(member)
+        if mine:
+            turn.move(member, MemberStep.BUILDING, server=mine[0].uuid)
+        elif member.asked_at is None:
             if turn.seen.fleet().at_most > turn.group.settings.most:
                 turn.remove(member)  # others have come since it was decided
                 return
@@ -245,10 +248,6 @@ class ScalingSaga:
                 turn.remove(member)
                 raise
             turn.move(member, MemberStep.BUILDING, server=server)
-            return
-        mine = turn.seen.of(member)
-        if mine:
-            turn.move(member, MemberStep.BUILDING, server=mine[0].uuid)
         elif now >= member.asked_at + LATE_S:
             turn.move(member, MemberStep.LOST)
 

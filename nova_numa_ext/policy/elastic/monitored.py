@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Periods of a group from what a monitoring system says of its members.
 
-Periods end at multiples of their length, so they are the same for every engine, and at any time. A member is of a period
-when its reads are known at the end of it. Latencies are asked for ten times a period. What is no number, or below 0, is
-not known; a period of which no member is known is none.
+Periods end at multiples of their length, so they are the same for every engine, and at any time. A member is of a
+period when its reads are known at the end of it. Latencies are asked for ten times a period. What is no number, or
+below 0, is not known; a period of which no member is known is none.
 """
 
 import math

@@ -16,8 +16,14 @@ from nova_numa_ext.orchestrator.reconcile import LostClaims, LostTrusts
 from nova_numa_ext.orchestrator.steps import CLAIM
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
+from nova_numa_ext.orchestrator.store.scaling import (
+    MemberTemplate,
+    ScalingGroups,
+    ScalingSource,
+)
 from nova_numa_ext.orchestrator.store.stored_job import Step
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
+from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.jobs.plan import ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
 from placement_traits.claim_store import ClaimStore
@@ -342,3 +348,17 @@ def test_a_trust_of_no_job_is_deleted_after_an_hour(late_world, clock):
     assert ended.all() == {"to-be-deleted"}, "who does not lead writes nothing"
     assert lost.release(lambda: None) == 1
     assert ended.all() == {"to-be-deleted", "lost"}
+
+
+def test_a_trust_of_an_elastic_group_is_not_lost(late_world, clock):
+    world = late_world
+    groups, ended = ScalingGroups(world.database), EndedTrusts(world.database)
+    lost = LostTrusts(world.jobs, ended, world.trusts, lambda: clock[0], also=groups.trusts)
+    source, template = ScalingSource("a.csv"), MemberTemplate("web", "f", "i")
+    settings = ScalingSettings(35.0)
+    groups.set("g", "project-1", "u", settings, source, template=template, trust="of-a-group")
+    world.trusts.all = [GivenTrust("of-a-group", "user-1", "project-1")]
+    for clock[0] in (0.0, 4e3, 8e3):
+        assert lost.release(lambda: None) == 0
+    groups.delete("g")
+    assert ended.all() == {"of-a-group"}

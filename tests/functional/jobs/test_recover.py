@@ -23,7 +23,13 @@ from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.recovery import Recovery, seen_in
+from nova_numa_ext.orchestrator.store.scaling import (
+    MemberTemplate,
+    ScalingGroups,
+    ScalingSource,
+)
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
+from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.jobs.plan import ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
 from placement_traits.claim_store import ClaimStore
@@ -178,7 +184,12 @@ class Restored:
     def recover(self, *, commit=False, between=lambda: None):
         world = self.world
         recoverer = Recoverer(
-            world.jobs, EndedTrusts(world.database), world.trusts, self.claims, world.hosts
+            world.jobs,
+            EndedTrusts(world.database),
+            world.trusts,
+            self.claims,
+            world.hosts,
+            also=ScalingGroups(world.database).trusts,
         )
         return manage.recovered(
             recoverer,
@@ -538,6 +549,18 @@ def test_nothing_of_a_project_without_rights_is_changed(service, capsys):
     service.world.rounds(3)
     assert service.world.state(job) is RUNNING
     assert service.counting(job) == servers == set(service.world.api.there())
+
+
+def test_a_trust_of_an_elastic_group_stays(service):
+    source, template = ScalingSource("a.csv"), MemberTemplate("web", "f", "i")
+    groups = ScalingGroups(service.world.database)
+    settings = ScalingSettings(35.0)
+    groups.set("g", "project-1", "u", settings, source, template=template, trust="of-a-group")
+    service.world.trusts.all = [GivenTrust("of-a-group", "user-1", "project-1")]
+    service.restore(service.back_up())
+    service.world.trusts.all = [GivenTrust("of-a-group", "user-1", "project-1")]
+    assert service.recover(commit=True) == 0
+    assert EndedTrusts(service.world.database).all() == set()
 
 
 def test_a_commit_that_broke_off_is_done_by_the_next_one(service):
