@@ -579,7 +579,7 @@ def well(world):
 @given(
     st.lists(st.sampled_from(EVENTS), min_size=5, max_size=60), st.randoms(use_true_random=False)
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 def test_whatever_happens_no_limit_is_broken_and_no_foreign_server_touched(
     tmp_path_factory, events, draw
 ):
