@@ -68,7 +68,7 @@ def _members(schema: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, 
     """Yield path, what is allowed and meaning of each member, those of objects and arrays after them."""
     for name, each in schema.get("properties", {}).items():
         path = f"{where}{name}"
-        needed = name in schema["required"]
+        needed = name in schema.get("required", ())
         if "description" in each:
             yield f"``{path}``", _allowed(each, needed), each["description"]
         items = each.get("items", {})
