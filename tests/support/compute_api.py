@@ -121,8 +121,8 @@ class ComputeApi:
         if not key:
             asked = body["server"]
             assert asked.get("min_count", 1) == asked.get("max_count", 1), "all, or none"
-            hints = body.get("os:scheduler_hints", {})
-            made = [self._create({**asked, "name": name}, hints) for name in _names(asked)]
+            group = body.get("os:scheduler_hints", {}).get("group", "")
+            made = [self._create({**asked, "name": name}, group) for name in _names(asked)]
             return _told(202, {"server": {"id": made[0]}})
         if key not in self.servers:
             return _told(404, {"itemNotFound": {"message": "no such server"}})
@@ -169,18 +169,18 @@ class ComputeApi:
     def make_server(self, group=""):
         """Make a server as a user does, that is active; return its uuid."""
         asked = {"name": "of-a-user", "tags": [], "imageRef": "image-1"}
-        server = self._create(asked, {"group": group})
+        server = self._create(asked, group)
         self.servers[server] |= {"status": "ACTIVE", "host": self.host, "hostId": "id-of-h1"}
         return server
 
-    def _create(self, asked, hints):
+    def _create(self, asked, group=""):
         server = str(uuid.uuid4())
         self.created += 1
         self.servers[server] = {
             "id": server,
             "name": asked["name"],
             "tags": asked["tags"],
-            "group": hints.get("group", ""),
+            "group": group,
             "status": "BUILD",
             "created": f"2026-01-01T00:00:{self.created:04d}Z",
             "hostId": "",

@@ -23,6 +23,9 @@ class NoGroups:
     def counts(self):
         return 0, 0, 0
 
+    def members(self):
+        return {}
+
 
 def scraped(metrics, jobs, groups=None):
     """Lines with a value, by metric and labels."""

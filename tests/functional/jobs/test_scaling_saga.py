@@ -393,6 +393,8 @@ class ElasticLife:
         self.turn += 1
         election = Election(database, f"engine-{self.turn}", 15.0)
         term = election.campaign()
+        if term is None:  # it was stopped meanwhile, and another one has been elected
+            return
         with suppress(NotLeaderError):
             self.engines[engine].round(
                 Actor(f"engine-{self.turn}", term),
@@ -405,10 +407,13 @@ class ElasticLife:
         self.lead(self.turn % 2)
 
     def round(self, reads):
-        """One round, and what nova does meanwhile."""
+        """One round, and what nova does meanwhile.
+
+        :param reads: per second, of all members together
+        """
         world, number = self.world, self.turn
         if number % 4 == 0:
-            world.tell(reads)
+            world.tell(reads / len(world.there()))
         world.api.late = number % 5 == 3
         self.stops.armed = True
         try:
@@ -436,12 +441,12 @@ class ElasticLife:
     def live(self):
         """Grow from three to five, and shrink to three."""
         world = self.world
-        self.until(2, 150.0)
+        self.until(2, 450.0)
         kept = world.ours()
         assert self.tagged() == kept, "no duplicate, no orphan"
         for server in kept:
             assert world.hooks.of(server) == ["add", "ready"]
-        self.until(0, 30.0)
+        self.until(0, 90.0)
         assert world.there() == set(world.users)
         assert self.tagged() == set()
         for server in kept:
