@@ -190,7 +190,8 @@ class ControlPlane:
         return Service(
             self._process(name, ""),
             (f"{self._settings.venv}/bin/numa-ext-engine", *options),
-            self._environment(),
+            # Where `make bench-elastic` puts what fits models of elastic groups: not beside nova.
+            self._environment(PYTHONPATH=f"{self._settings.lab}/elastic"),
             (*files, *self._code()),
             lambda: cloud_api.answers(url),
         )

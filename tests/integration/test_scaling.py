@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An elastic group on the lab's nova: it grows and shrinks with its load, and outlives engines that are killed.
+
+The service is a load balancer that the story stands for: its hook writes down which member carries load, and its
+monitoring is the file that the story appends to. A member can do 100 reads per second.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.cloud import LabCloud, Server, eventually
+from tests.integration.jobs import FOLLOWED_S, LabJobs
+
+OBJECTIVE_MS = 35.0
+CAPACITY_PER_S = 100.0
+PERIOD_S = 15.0
+LEAST, MOST = 3, 6
+LEARNT_FROM = (
+    120,
+    180,
+    240,
+    285,
+    315,
+    360,
+    420,
+    480,
+    *[430] * 8,
+)  # reads per second of three members
+HIGH, LOW = 430.0, 180.0  # reads per second: five members, and three
+CALLS = 3  # of a hook until it is done, one a round: so each step lasts long enough for a kill
+SCALED_S = 900.0
+STEPS = ("asked", "building", "adding", "joining", "draining", "deleting")
+HEAD = "time_s,member,reads_per_s,latencies_ms,placement\n"
+HOOK = """#!/bin/sh
+echo "$1 $2" >> "{log}"
+[ "$(grep -c "^$1 $2\\$" "{log}")" -ge {calls} ] || exit 75
+"""
+
+
+class ElasticService:
+    """A service on the lab: three servers of its user in a server group, a hook, and a monitoring.
+
+    :ivar group: uuid of the server group
+    :ivar placement: how good a member's place is said to be, 1 where nothing is said
+    """
+
+    def __init__(self, cloud: LabCloud, jobs: LabJobs) -> None:
+        self._cloud, self._jobs = cloud, jobs
+        self.name = f"it-{uuid.uuid4().hex[:8]}"
+        body = {"server_group": {"name": self.name, "policy": "soft-anti-affinity"}}
+        made = cloud.api.compute.post("/os-server-groups", json=body, microversion="2.64")
+        self.group = str(made.json()["server_group"]["id"])
+        users = [self._boot() for _ in range(LEAST)]
+        self.users = {cloud.active(server).id for server in users}
+        self.placement: dict[str, float] = {}
+        state = cloud.settings.state
+        self.trace = state / "traces" / f"{self.name}.csv"
+        self._hook, self._log = state / "hooks" / self.name, state / f"{self.name}.log"
+        for folder in (self.trace.parent, self._hook.parent):
+            folder.mkdir(exist_ok=True)
+        self._log.touch()
+        self._hook.write_text(HOOK.format(log=self._log, calls=CALLS))
+        self._hook.chmod(0o755)
+
+    def _boot(self) -> Server:
+        return self._cloud.create("lab.tiny", "--hint", f"group={self.group}")
+
+    def sized(self, *, enforce: bool) -> None:
+        """Have the group sized, of what was monitored until now."""
+        now_s = time.time()
+        rows = [
+            row
+            for back, total in zip(range(len(LEARNT_FROM), 0, -1), LEARNT_FROM, strict=True)
+            for row in self._rows(now_s - PERIOD_S * back, total)
+        ]
+        self.trace.write_text(HEAD + "".join(rows))
+        asked: dict[str, Any] = {
+            "settings": {
+                "objective_ms": OBJECTIVE_MS,
+                "granularity": [10.0, 10.0, 5.0],
+                "least": LEAST,
+                "most": MOST,
+                "head_room": 1.0,
+                "lead_periods": 1,
+                "period_s": PERIOD_S,
+            },
+            "source": {"csv": self.trace.name},
+        }
+        if enforce:
+            # Five minutes of cool-down and twelve actions an hour are for clouds, not for a story.
+            asked["settings"] |= {"cool_down_in_s": 0.0, "actions_per_hour": 100}
+            asked["enforce"] = {
+                "flavor": "lab.tiny",
+                "image": "toucher",
+                "networks": ["none"],
+                "hook": self.name,
+                "name": self.name,
+            }
+        self._jobs.api.set_scaling(self.group, asked)
+
+    def measured(self, total: float) -> None:
+        """Append a period in which the members share a load."""
+        with self.trace.open("a") as file:
+            file.write("".join(self._rows(time.time(), total)))
+
+    def _rows(self, at_s: float, total: float) -> list[str]:
+        members = sorted(self.users | self.carrying())
+        reads = total / len(members)
+        latency_ms = OBJECTIVE_MS * reads / CAPACITY_PER_S
+        return [
+            f"{at_s!r},{one},{reads!r},{latency_ms!r},{self.placement.get(one, 1.0)!r}\n"
+            for one in members
+        ]
+
+    def calls(self) -> list[tuple[str, str]]:
+        """Events and servers of the hook's calls that were done, in their order."""
+        seen, done = dict[tuple[str, str], int](), list[tuple[str, str]]()
+        for line in self._log.read_text().splitlines():
+            event, _, server = line.partition(" ")
+            seen[event, server] = seen.get((event, server), 0) + 1
+            if seen[event, server] == CALLS:
+                done.append((event, server))
+        return done
+
+    def carrying(self) -> set[str]:
+        """Members that were added and carry load: the balancer has them, and drains them not yet."""
+        drained = {
+            line.partition(" ")[2]
+            for line in self._log.read_text().splitlines()
+            if line.startswith("drain ")
+        }
+        return {server for event, server in self.calls() if event == "ready"} - drained
+
+    def events(self, server: str) -> list[str]:
+        """What was done with a member, in order."""
+        return [event for event, about in self.calls() if about == server]
+
+    def servers(self) -> set[str]:
+        """Servers that nova has in the group, those that it deletes left out."""
+        shown = self._cloud.api.compute.get(f"/os-server-groups/{self.group}").json()
+        return set(shown["server_group"]["members"])
+
+    def tagged(self) -> set[str]:
+        """Servers that carry the group's tag, anywhere in the cloud."""
+        query = {"all_tenants": "1", "tags": f"numa-ext-scaling:{self.group}"}
+        compute = self._cloud.api.compute
+        found = compute.get("/servers/detail", params=query, microversion="2.100").json()
+        return {each["id"] for each in found["servers"]}
+
+    def steps(self) -> list[str]:
+        """Steps of the members that the service has added, as they are stored."""
+        query = (
+            "SELECT step FROM scaling_member JOIN scaling_group"
+            " ON scaling_member.group_id = scaling_group.id WHERE uuid = %s"
+        )
+        return [str(step) for (step,) in self._jobs.ask(query, self.group)]
+
+    def has(self, added: int) -> bool:
+        """Whether so many members were added, all of them carry load, and nothing is under way."""
+        return self.steps() == ["joined"] * added and len(self.carrying()) == added
+
+    def under(self, total: float, added: int, each_look: Callable[[], None] = lambda: None) -> None:
+        """Have a load until so many members were added.
+
+        :param each_look: called some times a second
+        """
+        measured_at = -PERIOD_S
+
+        def probe() -> bool:
+            nonlocal measured_at
+            if time.monotonic() >= measured_at + PERIOD_S:
+                self.measured(total)
+                measured_at = time.monotonic()
+            each_look()
+            return self.has(added)
+
+        eventually(f"{added} members more at {total:.0f}/s", probe, SCALED_S, 0.2)
+
+    def end(self) -> None:
+        """Delete group, servers and files."""
+        self._jobs.running_again()
+        if any(each["id"] == self.group for each in self._jobs.api.scaling_groups()):
+            self._jobs.api.delete_scaling(self.group)
+        self._cloud.delete(sorted(self.servers() | self.tagged()))
+        self._cloud.api.compute.delete(f"/os-server-groups/{self.group}")
+        for path in (self.trace, self._hook, self._log):
+            path.unlink()
+
+
+@pytest.fixture(scope="module")
+def libraries(running_cloud: LabCloud) -> str:
+    """The folder of the libraries that fit models, from which the lab's engines start their workers."""
+    folder = running_cloud.settings.lab / "elastic"
+    if not folder.exists():
+        needed = ("scikit-learn>=1.5", "statsmodels>=0.14.4")
+        words = [sys.executable, "-m", "pip", "install", "-q", "--target", str(folder), *needed]
+        subprocess.run(words, check=True)
+    return str(folder)
+
+
+@pytest.fixture
+def service(libraries: str, cloud: LabCloud, jobs: LabJobs) -> Iterator[ElasticService]:
+    """See :class:`ElasticService`; it ends with the test."""
+    made = ElasticService(cloud, jobs)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def nothing_is_left(service: ElasticService, jobs: LabJobs) -> None:
+    """Only the user's servers are there, and no trust or claim when the group is deleted."""
+    assert service.servers() == service.users
+    assert service.tagged() == set()
+    jobs.api.delete_scaling(service.group)
+    eventually("nothing is left of the group", lambda: not jobs.left(), 120)
+
+
+@pytest.mark.long
+def test_a_group_grows_from_three_to_five_and_shrinks_to_three(
+    service: ElasticService, jobs: LabJobs
+) -> None:
+    """Issue 21, point 6: hooks in order, and the member with the worst place leaves first."""
+    service.sized(enforce=True)
+    service.under(HIGH, 2)
+    added = service.carrying()
+    assert service.servers() == service.users | added
+    assert service.tagged() == added
+    for server in added:
+        assert service.events(server) == ["add", "ready"]
+
+    better, worst = sorted(added)  # by name the other one would leave first
+    service.placement = {better: 0.9, worst: 0.2}
+    service.under(LOW, 0)
+    gone = [server for event, server in service.calls() if event == "delete"]
+    assert gone == [worst, better]
+    for server in added:
+        assert service.events(server) == ["add", "ready", "drain", "delete"]
+    nothing_is_left(service, jobs)
+
+
+@pytest.mark.long
+def test_an_engine_killed_at_each_step_leaves_no_server_doubled_or_lost(
+    service: ElasticService, jobs: LabJobs
+) -> None:
+    """SIGKILL for the engine that leads when a member is first seen in a step; the other one goes on."""
+    killed = list[str]()
+
+    def kill() -> None:
+        now = next((step for step in STEPS if step in service.steps()), None)
+        if now is None or now in killed:
+            return
+        killed.append(now)
+        term = jobs.term()
+        jobs.kill_leader()
+        jobs.running_again()
+        eventually("another engine leads", lambda: jobs.term() > term, FOLLOWED_S, 0.2)
+
+    service.sized(enforce=True)
+    service.under(HIGH, 2, kill)
+    assert service.tagged() == service.carrying()
+    assert service.servers() == service.users | service.carrying()
+    service.under(LOW, 0, kill)
+    assert sorted(killed) == sorted(STEPS)
+    nothing_is_left(service, jobs)
+
+
+@pytest.mark.long
+def test_the_service_decides_as_the_replay_of_its_trace(
+    service: ElasticService,
+    jobs: LabJobs,
+    libraries: str,
+    cloud: LabCloud,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The group is observed; models are fitted by the same libraries in the engine's worker and in the command."""
+    service.sized(enforce=False)
+
+    def decided() -> bool:
+        found = sum(1 for _ in jobs.api.scaling_decisions(service.group))
+        return found == len(LEARNT_FROM)
+
+    eventually("each period is decided", decided, 120)
+    paths = (libraries, os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    log = service.trace.with_suffix(".jsonl")
+    words = (
+        "numa group scaling replay",
+        f"{service.trace} --log {log} --objective-ms {OBJECTIVE_MS:g} --granularity 10,10,5",
+        f"--least {LEAST} --most {MOST} --head-room 1 --lead-periods 1 --period-s {PERIOD_S:g}",
+    )
+    try:
+        cloud.openstack(*" ".join(words).split())
+        replayed = [json.loads(line) for line in log.read_text().splitlines()]
+    finally:
+        log.unlink(missing_ok=True)
+    assert [*jobs.api.scaling_decisions(service.group)] == replayed
