@@ -37,7 +37,14 @@ from nova_numa_ext.orchestrator.store.scaling import (
 )
 from nova_numa_ext.orchestrator.store.unreadable import Unreadable, UnreadableError
 from nova_numa_ext.policy.elastic.decide import ScalingDecision
-from nova_numa_ext.policy.elastic.fleet import Acted, Fleet, granted, held, known_better, stale
+from nova_numa_ext.policy.elastic.fleet import (
+    Acted,
+    ElasticFleet,
+    granted,
+    held,
+    known_better,
+    stale,
+)
 from nova_numa_ext.policy.elastic.following import DecidedPeriod, Follower
 from nova_numa_ext.policy.elastic.group import Learner
 from nova_numa_ext.policy.elastic.monitored import MonitoredQueries
@@ -298,7 +305,7 @@ class ScalingRounds:
         """Decide on a period; of a group that is enforced only what may be carried out is left of it."""
         if group.template is None:
             return follower.decide(period)
-        now_s, fleet, unseen = self._stored.now(), Fleet(frozenset()), ""
+        now_s, fleet, unseen = self._stored.now(), ElasticFleet(frozenset()), ""
         if newest:
             try:
                 fleet = self._saga.seen(group).fleet()

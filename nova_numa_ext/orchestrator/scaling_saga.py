@@ -44,7 +44,7 @@ from nova_numa_ext.orchestrator.store.jobs import LATEST_S
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
 from nova_numa_ext.orchestrator.store.scaling import ScalingGroups, StoredScaling
 from nova_numa_ext.orchestrator.store.scaling_members import ScalingMembers, StoredMember
-from nova_numa_ext.policy.elastic.fleet import Fleet
+from nova_numa_ext.policy.elastic.fleet import ElasticFleet
 from nova_numa_ext.policy.elastic.member_steps import COMING, GOING, MemberStep
 from placement_traits.errors import NumaExtError
 
@@ -104,7 +104,7 @@ class Seen:
         tokens = {each.token for each in self.members}
         return [each.server.uuid for each in self.tagged if each.token not in tokens]
 
-    def fleet(self) -> Fleet:
+    def fleet(self) -> ElasticFleet:
         """Return what limits decisions."""
 
         def of(steps: Collection[MemberStep]) -> frozenset[str]:
@@ -118,7 +118,7 @@ class Seen:
             for each in self.members
             if each.step is MemberStep.JOINED and self.find(each) is not None
         }
-        return Fleet(
+        return ElasticFleet(
             self.servers,
             self.servers & joined,
             of(COMING),

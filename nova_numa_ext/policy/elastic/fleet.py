@@ -22,7 +22,7 @@ from placement_traits.reason import Reason
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class ElasticFleet:
     """Servers of a group, as nova and the database have them; servers by uuid.
 
     :param servers: all that nova has in the server group
@@ -65,7 +65,7 @@ class Acted:
     not_before_s: float = 0.0
 
 
-def known_better(period: Period, fleet: Fleet) -> Period:
+def known_better(period: Period, fleet: ElasticFleet) -> Period:
     """Return a period in which nova and the database say whose the members are, and what comes and leaves."""
     members = tuple(
         replace(each, created_here=each.name in fleet.joined) for each in period.members
@@ -81,7 +81,7 @@ def known_better(period: Period, fleet: Fleet) -> Period:
 def granted(
     decision: ScalingDecision,
     period: Period,
-    fleet: Fleet,
+    fleet: ElasticFleet,
     acted: Acted,
     settings: ScalingSettings,
 ) -> ScalingDecision:
@@ -95,7 +95,9 @@ def granted(
     return limited(decision, fleet, settings)
 
 
-def _grown(decision: ScalingDecision, fleet: Fleet, settings: ScalingSettings) -> ScalingDecision:
+def _grown(
+    decision: ScalingDecision, fleet: ElasticFleet, settings: ScalingSettings
+) -> ScalingDecision:
     change = min(decision.change, settings.largest_out, settings.most - fleet.at_most)
     if change > 0:
         return replace(decision, change=change)
@@ -103,7 +105,9 @@ def _grown(decision: ScalingDecision, fleet: Fleet, settings: ScalingSettings) -
     return held(decision, Reason(ScalingTerm.MOST, needed, settings.most))
 
 
-def _shrunk(decision: ScalingDecision, fleet: Fleet, settings: ScalingSettings) -> ScalingDecision:
+def _shrunk(
+    decision: ScalingDecision, fleet: ElasticFleet, settings: ScalingSettings
+) -> ScalingDecision:
     ours = [name for name in decision.leaving if name in fleet.joined]
     if not ours:
         return held(decision, Reason(ScalingTerm.NOT_OURS, len(fleet.serving)))
@@ -131,7 +135,7 @@ def stale(period: Period, settings: ScalingSettings, now_s: float) -> Reason | N
 def _hindrance(
     change: int,
     period: Period,
-    fleet: Fleet,
+    fleet: ElasticFleet,
     acted: Acted,
     settings: ScalingSettings,
 ) -> Reason | None:

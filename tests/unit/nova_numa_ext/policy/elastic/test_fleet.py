@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_numa_ext.policy.elastic.decide import ScalingDecision, decide
-from nova_numa_ext.policy.elastic.fleet import Acted, Fleet, granted, known_better
+from nova_numa_ext.policy.elastic.fleet import Acted, ElasticFleet, granted, known_better
 from nova_numa_ext.policy.elastic.load import MemberLoad
 from nova_numa_ext.policy.elastic.period import Member, Period
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
@@ -17,7 +17,7 @@ from placement_traits.reason import Reason
 
 SETTINGS = ScalingSettings(35.0, least=2, most=6, cool_down_in_s=0.0)
 NAMES = frozenset("abcd")
-FLEET = Fleet(NAMES, joined=frozenset("cd"))
+FLEET = ElasticFleet(NAMES, joined=frozenset("cd"))
 NOW_S = 10_000.0
 MORE = ScalingDecision(3, Reason(ScalingTerm.BEYOND, 2.5))
 FEWER = ScalingDecision(-1, Reason(ScalingTerm.SPARE, 1.5), ("d", "c"))
@@ -70,7 +70,7 @@ def test_what_was_done_lately_forbids():
 
 
 def test_the_least_is_kept_by_what_serves():
-    fleet = Fleet(frozenset("cd"), joined=frozenset("cd"))
+    fleet = ElasticFleet(frozenset("cd"), joined=frozenset("cd"))
     assert asked(FEWER, fleet, period("cd")) == (0, (), ScalingTerm.LEAST)
 
 
@@ -78,7 +78,7 @@ def test_nova_and_the_database_know_better_whose_members_are_and_what_comes():
     claims = tuple(replace(each, created_here=True) for each in period().members)
     found = known_better(
         replace(period(), members=claims),
-        Fleet(NAMES, frozenset("c"), frozenset("e"), frozenset("fg"), asked=1),
+        ElasticFleet(NAMES, frozenset("c"), frozenset("e"), frozenset("fg"), asked=1),
     )
     assert [each.name for each in found.members if each.created_here] == ["c"]
     assert (found.building, found.leaving) == (2, 2)
@@ -88,7 +88,7 @@ SOME = st.frozensets(st.sampled_from("abcdefgh"))
 
 
 @given(
-    st.builds(Fleet, SOME, SOME, SOME, SOME, st.integers(0, 3), st.integers(0, 3)),
+    st.builds(ElasticFleet, SOME, SOME, SOME, SOME, st.integers(0, 3), st.integers(0, 3)),
     SOME,
     st.lists(st.floats(0.0, 5.0), min_size=8, max_size=8),
     st.floats(NOW_S - 2000.0, NOW_S + 2000.0),
