@@ -51,7 +51,8 @@ class MemberTemplate:
     """Of what the members of a group are made that the service adds.
 
     :param name: of their servers, before a number of their own
-    :param flavor: id; ``image`` and ``networks``: uuids, as of :class:`..cloud.servers.ServerRequest`
+    :param flavor: id; ``image`` and ``networks``: uuids, as of
+        :class:`nova_numa_ext.orchestrator.cloud.servers.ServerRequest`
     :param hook: file in the engines' folder of hooks, '' for none
     """
 
