@@ -463,12 +463,6 @@ def is_leaf_trait(trait: str) -> bool:
     return trait.startswith(_LEAF_PREFIX)
 
 
-def may_name_leaf(trait: str, leaf: str) -> bool:
-    """Return whether a trait may be the one of a leaf, whatever its fabric is called."""
-    of_any = leaf_trait("", leaf)
-    return of_any is not None and trait.endswith(of_any.removeprefix(_LEAF_PREFIX))
-
-
 def is_of_agents(trait: str) -> bool:
     """Return whether agents publish a trait of ours on roots; others are the operators', or say where a host hangs."""
     return (

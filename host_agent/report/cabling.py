@@ -47,17 +47,18 @@ def compare(
 ) -> HeardLeaf | None:
     """Compare what is heard with Placement; None for a host that hangs on no leaf. Errors as of the client.
 
-    Placement is asked only where the own leaf is not heard.
+    Traits do not say where a fabric's name ends and its leaf's begins, so Placement is asked for the names of fabrics.
 
     :param root_traits: of the host's root
     """
     planned = min(filter(names.is_leaf_trait, root_traits), default="")
     if not planned:
         return None
-    for port in heard:
-        if any(names.may_name_leaf(planned, each) for each in _spelled(port)):
-            return HeardLeaf(planned, own=port)
     fabrics = _fabrics(client) if heard else []
+    for port in heard:
+        own = (names.leaf_trait(name, each) for name in fabrics for each in _spelled(port))
+        if planned in own:
+            return HeardLeaf(planned, own=port)
     for port in heard[:_MOST]:
         nodes = (names.fabric_provider(name, each) for name in fabrics for each in _spelled(port))
         if any(map(client.provider_named, nodes)):

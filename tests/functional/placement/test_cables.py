@@ -148,15 +148,21 @@ def test_what_is_not_known_changes_nothing(agents):
     assert h1.publisher._problems[0].startswith("The cables of this host are not compared.")
 
 
-def test_placement_is_asked_for_nothing_more_while_the_own_leaf_is_heard(agents):
+def test_placement_is_asked_once_more_while_the_own_leaf_is_heard(agents):
     h1, _ = agents
     h1.turn(ens1f0="leaf-r01")
-    client = h1.publisher._writer._client
-    check = h1.publisher._facts.cables
-    before = client.counters.requests
+    client, (asked, _) = h1.publisher._writer._client, h1.publisher._facts.cables._made
+    before = client.counters.requests, asked.counters.requests
     assert not h1.turn(ens1f0="leaf-r01")
-    assert client.counters.requests == before + 1
-    assert check._made[0].counters.requests == 0
+    assert (client.counters.requests, asked.counters.requests) == (before[0] + 1, before[1] + 1)
+
+
+def test_a_switch_whose_name_ends_a_leafs_is_not_that_leaf(agents):
+    """The trait of leaf-r01 ends in _R01, too."""
+    h1, _ = agents
+    assert h1.turn(ens1f0="leaf-r02")
+    assert h1.turn(ens1f0="r01"), "a stranger changes nothing"
+    assert h1.turn(ens1f0="leaf-r02", ens1f1="r01")
 
 
 def test_a_host_on_no_leaf_is_not_compared(empty_cloud, tmp_path):
