@@ -24,13 +24,14 @@ from host_agent.remote_gpu.publishing import Publishing
 from host_agent.remote_gpu.turns import LeaseTurns, pause_s
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.leases import LIVING
+from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits import pool_reader
 from placement_traits.claims import emptied
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.names import RemoteGpuApi, ServiceLevel
-from placement_traits.pool_reporter import gpu_uuids
+from placement_traits.pool_reporter import PoolReporter, gpu_uuids
 from placement_traits.remote_gpu_request import RemoteGpuRequest
 from tests.support.apart import lease_groups, processes_in
 from tests.support.jobs_database import backed_up, restored
@@ -103,6 +104,46 @@ class Hosts:
         if host:
             self.service.placed[server] = host
 
+    def happens(self, placed, running):
+        """Let Placement have the server on a host, '' for none, and one report it; all have time to do what follows."""
+        self.move(SERVER, running)
+        self.service.placed[SERVER] = placed or None
+        for _ in range(5):
+            self.service.now_s += 20.0
+            self.round()
+        for _ in range(2):
+            self.service.rounds.end_without_server(ENGINE, self.service.trouble)
+        self.rounds(2)
+
+    def row(self):
+        """Of the newest lease: state and epoch by the database, Placement, epoch of its process, who may connect."""
+        found = self.service.leases.find()
+        held = {each.uuid for each in found if self.service.claims.read(each.uuid)}
+        until(lambda: self.processes().keys() == held, 10.0)
+        assert held == {each.uuid for each in found if each.state in LIVING}
+        newest = max(found, key=lambda each: each.number)
+        served = [
+            turns._reported.serves[newest.uuid][0]
+            for turns in self.turns.values()
+            if newest.uuid in turns._reported.serves
+        ]
+        clients = [host for host, turns in self.turns.items() if turns.answer.attaches]
+        return (
+            newest.state.value,
+            newest.lease.epoch,
+            "claim" if newest.uuid in held else "-",
+            ", ".join(map(str, served)) or "-",
+            ", ".join(clients) or "-",
+        )
+
+    def lend(self, host):
+        """Another host that lends GPUs."""
+        PoolReporter(self.service.client_of_placement).sync(pool(host))
+        self.command = replace(self.command, gpus={**self.command.gpus, **gpu_uuids(pool(host))})
+        self.running[host] = frozenset()
+        for each in self.running:
+            self.start(each)
+
     def connected(self, host):
         """A client on a host, as it was last allowed to connect; None: it is not."""
         for each in self.turns[host].answer.attaches:
@@ -110,8 +151,8 @@ class Hosts:
         return None
 
     def processes(self):
-        """Leases -> processes that serve them, on g1."""
-        folder = str(self.folder / "g1" / "run")
+        """Leases -> processes that serve them."""
+        folder = str(self.folder)
         found = {}
         for each in Path("/proc").iterdir():
             if each.name.isdecimal():
@@ -122,7 +163,7 @@ class Hosts:
                 found |= {
                     Path(word).name.removesuffix(".sock"): int(each.name)
                     for word in words
-                    if word.startswith(folder)
+                    if word.startswith(folder) and word.endswith(".sock")
                 }
         return found
 
@@ -180,6 +221,8 @@ def hosts(placement, tmp_path, request):
         yield found
         found.stop()
     service.forget()
+    for lent in service.lent():
+        PoolReporter(placement.client).remove(lent.host)
 
 
 def attached(hosts, server=SERVER, host="c1"):
@@ -325,30 +368,75 @@ def test_database_placement_and_processes_agree_after_each_of_novas_events(hosts
             service.rounds._hosts = lambda gone=silent: service.reported() | gone
             del hosts.turns["c1"]
         for placed, running in steps:
-            hosts.move(SERVER, running)
-            service.placed[SERVER] = placed or None
-            for _ in range(5):
-                service.now_s += 20.0
-                hosts.round()
-            service.rounds.end_without_server(ENGINE, service.trouble)
-            service.rounds.end_without_server(ENGINE, service.trouble)
-            hosts.rounds(2)
-        until(lambda: len(hosts.processes()) == bool(service.claims.read(lease.uuid)), 10.0)
-        now = service.leases.read(lease.uuid)
-        served = hosts.turns["g1"]._reported.serves.get(lease.uuid)
-        clients = [
-            host for host in hosts.turns for each in hosts.turns[host].answer.attaches if each.epoch
-        ]
-        row = (
-            event,
-            now.state.value,
-            now.lease.epoch,
-            "claim" if service.claims.read(lease.uuid) else "-",
-            served[0] if served else "-",
-            ", ".join(clients) or "-",
-        )
-        table.append("        {:<17}{:<21}{:<7}{:<11}{:<9}{}".format(*row))
+            hosts.happens(placed, running)
+        assert service.leases.find() == [service.leases.read(lease.uuid)], "no other one"
+        table.append("        {:<17}{:<21}{:<7}{:<11}{:<9}{}".format(event, *hosts.row()))
     assert "\n".join(table) + "\n" == LIFE
+
+
+# The same for a server whose flavor asks for the lease, with moves and limits; where nova does nothing, what is done.
+FLAVOR_EVENTS = {
+    "create": [("c1", "c1")],
+    "hard reboot": [("c1", ""), ("c1", "c1")],
+    "lease move": [],
+    "stop": [("c1", "")],
+    "start": [("c1", "c1")],
+    "resize": [("c2", ""), ("c2", "c2")],
+    "revert": [("c1", ""), ("c1", "c1")],
+    "cold migration": [("c2", ""), ("c2", "c2")],
+    "live migration": [("c1", "c2"), ("c1", "c1")],
+    "rebuild": [("c1", ""), ("c1", "c1")],
+    "lease move back": [],
+    "evacuate": [("c2", "c2")],
+    "shelve": [("", "")],
+    "over a limit": [("c2", "c2")],
+    "limit raised": [("c2", "c2")],
+    "delete": [("", "")],
+}
+#       event            database             epoch  Placement  process  client that may connect
+FLAVOR_LIFE = """
+        create           attached             1      claim      1        c1
+        hard reboot      attached             3      claim      3        c1
+        lease move       attached             5      claim      5        c1
+        stop             detached             6      claim      6        -
+        start            attached             7      claim      7        c1
+        resize           attached             9      claim      9        c2
+        revert           attached             11     claim      11       c1
+        cold migration   attached             13     claim      13       c2
+        live migration   attached             14     claim      14       c1
+        rebuild          attached             16     claim      16       c1
+        lease move back  attached             18     claim      18       c1
+        evacuate         attached             19     claim      19       c2
+        shelve           gone                 21     -          -        -
+        over a limit     gone                 21     -          -        -
+        limit raised     attached             1      claim      1        c2
+        delete           gone                 3      -          -        -
+"""
+
+
+def test_what_a_flavor_asks_for_is_the_same_in_all_places_after_each_of_novas_events(hosts):
+    service = hosts.service
+    hosts.lend("g2")
+    hosts.asked_by[SERVER] = RemoteGpuRequest(
+        1, 1000, ServiceLevel.SILVER, RemoteGpuApi.OPENCL, 0, 0.0, 1, 0, migratable=False
+    )
+    table = [""]
+    for event, steps in FLAVOR_EVENTS.items():
+        if event.startswith("lease move"):
+            (lease,) = service.leases.find(states=LIVING)
+            to = "g1" if lease.lease.gpu_host == "g2" else "g2"
+            service.leases.ask_move(lease, to, ENGINE)
+            hosts.rounds(6)
+        if event == "evacuate":
+            silent = {"c1": service.hosts.all()["c1"]}
+            service.rounds._hosts = lambda gone=silent: service.reported() | gone
+            del hosts.turns["c1"]
+        if event in ("over a limit", "limit raised"):
+            service.limits["project-1"] = Limits(leases=0 if event == "over a limit" else 1)
+        for placed, running in steps:
+            hosts.happens(placed, running)
+        table.append("        {:<17}{:<21}{:<7}{:<11}{:<9}{}".format(event, *hosts.row()))
+    assert "\n".join(table) + "\n" == FLAVOR_LIFE
 
 
 def test_an_old_database_ends_no_process_before_it_is_committed(hosts):
