@@ -93,6 +93,9 @@ class ServerRequests:
         asking = dict(_asking(hosts, silence))
         answered = self._leases.answered(asking) if asking else frozenset()
         made, over, unknown = 0, set(), set()
+        silent: ServiceUnavailableError | None = (
+            None  # nova: each question would wait as long as the first
+        )
         for server in sorted(asking.keys() - answered):
             host, said = asking[server]
             try:
@@ -103,9 +106,11 @@ class ServerRequests:
             if owner is None:
                 continue
             try:
-                request = self._allowed(server, said)
+                request = None if silent else self._allowed(server, said)
             except ServiceUnavailableError as error:
-                trouble(server, error)
+                silent = error
+            if silent is not None:
+                trouble(server, silent)
                 continue
             if request is None:
                 unknown.add(server)

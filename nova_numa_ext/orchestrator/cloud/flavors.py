@@ -54,9 +54,13 @@ class ServerFlavors:
             return None
         if answer.status_code != 200:
             raise strange(answer, "Nova", f"GET {path}")
-        flavor = answer.json()["server"]["flavor"]
-        specs = flavor.get("extra_specs", {})  # not there for who may not read them
         try:
-            return request.parse(specs, vcpus=flavor["vcpus"], memory_mb=flavor["ram"]).remote_gpus
+            flavor = answer.json()["server"]["flavor"]
+            specs = dict(flavor.get("extra_specs", {}))  # not there for who may not read them
+            vcpus, memory_mb = int(flavor["vcpus"]), int(flavor["ram"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise strange(answer, "Nova", f"GET {path}") from error  # a proxy's page
+        try:
+            return request.parse(specs, vcpus=vcpus, memory_mb=memory_mb).remote_gpus
         except request.InvalidRequestError:
             return None  # the host's agent reports why

@@ -45,6 +45,14 @@ def test_what_nova_does_not_show_or_makes_no_sense_is_nothing(specs, status):
     assert ServerFlavors(OneServer(specs, status)).remote_gpus("s") is None
 
 
+@pytest.mark.parametrize("flavor", ["page", {"ram": 512}, {"vcpus": "many", "ram": 512}])
+def test_an_answer_that_is_not_novas_is_none(flavor):
+    nova = OneServer(ASKS)
+    nova.flavor = flavor
+    with pytest.raises(ServiceUnavailableError, match="Nova does not answer"):
+        ServerFlavors(nova).remote_gpus("s")
+
+
 def test_a_nova_in_trouble_says_nothing_of_a_flavor():
     nova = OneServer(ASKS, 503)
     with pytest.raises(ServiceUnavailableError, match="Nova does not answer"):
