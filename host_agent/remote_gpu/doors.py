@@ -373,3 +373,7 @@ class DoorsThread:
                 if str(error) != problem:
                     problem = str(error)
                     _LOG.warning("guests reach their leases as before: %s", error)
+            except Exception as error:  # noqa: BLE001 - the thread's outermost guard: logged, and the next turn is taken
+                if repr(error) != problem:
+                    problem = repr(error)
+                    _LOG.exception("guests reach their leases as before")

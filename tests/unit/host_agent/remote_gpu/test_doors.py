@@ -2,11 +2,12 @@
 """What leads servers to their leases: devices plugged into a libvirt of this test, and the doorman's file."""
 
 import json
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,7 +17,7 @@ from host_agent.machine.libvirt import ListedDomain
 from host_agent.machine.privileged.devices import VSOCK_ALIAS
 from host_agent.model.workload import Activity
 from host_agent.remote_gpu.answer import AttachedLease
-from host_agent.remote_gpu.doors import Doors, vsock
+from host_agent.remote_gpu.doors import Doors, DoorsThread, vsock
 from host_agent.transports.fake import FakeTransport
 from placement_traits.errors import (
     CapabilityMissingError,
@@ -288,3 +289,20 @@ def test_a_domain_without_a_device_has_no_cid() -> None:
     assert vsock("<domain><devices/></domain>", VSOCK_ALIAS) == (0, False)
     with pytest.raises(InvalidValueError, match="well-formed"):
         vsock("<domain", VSOCK_ALIAS)
+
+
+def test_a_turn_that_fails_in_a_way_nobody_foresaw_is_logged_and_the_next_one_comes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stop, turns = threading.Event(), []
+
+    class Failing:
+        def turn(self, leases: Sequence[AttachedLease]) -> None:
+            turns.append(leases)
+            if len(turns) == 3:
+                stop.set()
+            raise RuntimeError("no such thing")
+
+    DoorsThread(cast(Doors, Failing()), list, 0.0).run(stop)
+    assert (len(turns), caplog.text.count("guests reach their leases as before")) == (3, 1)
+    assert "no such thing" in caplog.text
