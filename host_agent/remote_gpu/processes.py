@@ -138,6 +138,7 @@ class LeaseProcesses:
         self._certificates = certificates
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._silent_since_s: dict[str, float] = {}
+        self._reported: dict[str, tuple[str, str]] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def running(self) -> frozenset[str]:
@@ -190,7 +191,10 @@ class LeaseProcesses:
         trouble = answer.get("trouble", "it has no gateway, it was started without certificates")
         if not answer.get("pki"):
             raise ServiceUnavailableError(f"No doorman can reach lease {lease}: {trouble}.")
-        if answer["pki"] != expected:
+        if answer["pki"] == expected:
+            self._reported.pop(lease, None)
+        elif self._reported.get(lease) != (expected, trouble):
+            self._reported[lease] = expected, trouble
             _LOG.warning("lease %s: certificates of before stay: %s", lease, trouble)
         return answer
 
@@ -201,6 +205,7 @@ class LeaseProcesses:
         """
         self._ask(lease, {"end": True})
         self._end_rest(lease)
+        self._reported.pop(lease, None)
         if self._groups is not None:
             self._groups.remove(lease)
         try:

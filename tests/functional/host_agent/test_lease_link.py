@@ -196,8 +196,9 @@ def test_certificates_that_cannot_be_are_reported_and_those_before_stay(way, cap
     (way.folder / "g1.pem").write_text(good)
     client = way.attached()
     (way.folder / "g1.pem").write_text("none again\n")
-    way.serve()
-    assert "certificates of before stay" in caplog.text
+    for _ in range(3):
+        way.serve()
+    assert caplog.text.count("certificates of before stay") == 1
     (way.folder / "g1.pem").unlink()
     way.serve()
     assert "are as they were read last" in caplog.text
