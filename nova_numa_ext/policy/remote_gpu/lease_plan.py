@@ -22,7 +22,7 @@ from typing import Final
 from nova_numa_ext.policy.remote_gpu import lease_claims
 from nova_numa_ext.policy.remote_gpu.choosing import ChosenGpu, able, choose
 from nova_numa_ext.policy.remote_gpu.fleet import FleetHost, GpuWork
-from nova_numa_ext.policy.remote_gpu.keeping import nearest
+from nova_numa_ext.policy.remote_gpu.keeping import NearestGpus
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.network import Solver
 from nova_numa_ext.policy.remote_gpu.rounds import RoundSettings, plan_round
@@ -127,6 +127,7 @@ class _Planning:
     :param lenders: hosts that lend GPUs
     :param refused: kinds of gangs for which there is no room, and why
     :param able: of these kinds, the GPUs that each could get if they were free
+    :param nearest: the order in which they are kept, and what was left when they were put in it
     """
 
     given: tuple[Pool, ...]
@@ -139,6 +140,7 @@ class _Planning:
     solves: int = MOST_SOLVES
     refused: dict[Hashable, Reason] = field(default_factory=dict)
     able: dict[Hashable, frozenset[str]] = field(default_factory=dict)
+    nearest: dict[Hashable, tuple[tuple[Pool, ...], NearestGpus]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.left = self.given
@@ -157,18 +159,22 @@ class _Planning:
             self.refused[kind] = self._why(gang)
             self.able[kind] = _able(self.given, gang)
         self.waits[gang.uuid] = self.refused[kind]
-        self._keep(gang, self.able[kind] - self.kept)
+        self._keep(gang, kind)
 
-    def _keep(self, gang: LeaseGang, able: frozenset[str]) -> None:
-        if able:
-            self.kept |= nearest(
+    def _keep(self, gang: LeaseGang, kind: Hashable) -> None:
+        left, nearest = self.nearest.get(kind, ((), None))
+        if nearest is None or left is not self.left:
+            nearest = NearestGpus(
                 self.left,
-                able,
-                gang.count,
+                self.able[kind],
                 gang.part,
                 network_mbps=gang.network_mbps,
                 client=gang.client,
             )
+            self.nearest[kind] = self.left, nearest
+        found = nearest.take(gang.count, self.kept)
+        if found:
+            self.kept |= found
 
     def _place(self, gang: LeaseGang, gpus: tuple[ChosenGpu, ...]) -> None:
         self.placed[gang.uuid] = gang, gpus

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import pytest
 
 from nova_numa_ext.flow.solvers import with_highs, with_ortools
+from nova_numa_ext.policy.remote_gpu.keeping import NearestGpus
 from nova_numa_ext.policy.remote_gpu.lease_plan import LeaseGang, LeasePlan, plan
 from nova_numa_ext.policy.remote_gpu.network import Solver
 from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
@@ -104,6 +105,23 @@ def test_each_one_that_waits_keeps_a_gpu_of_its_own() -> None:
         [gang("x"), gang("y"), gang("a", part=silver), gang("b", part=silver)], pools, None
     )
     assert gpus(found) == {"a": ["g2:a"]}
+
+
+def test_gpus_that_are_kept_are_put_in_order_once_for_all_that_wait_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thousand leases that wait for a thousand GPUs were a million comparisons, in each round."""
+    looked = []
+    distance = NearestGpus._distance
+
+    def counted(self: NearestGpus, found: tuple[Pool, PoolGpu]) -> object:
+        looked.append(found)
+        return distance(self, found)
+
+    monkeypatch.setattr(NearestGpus, "_distance", counted)
+    pools = [half_used(f"g{number}") for number in range(100)]
+    found = plan([gang(f"{number}") for number in range(200)], pools, None)
+    assert (len(found.waits), len(looked)) == (200, 100)
 
 
 def test_what_is_kept_drains_although_small_ones_come_and_go() -> None:
