@@ -2,11 +2,14 @@
 """Hooks of elastic groups: real programs, what they are told, and what becomes of those that hang."""
 
 import json
+import os
+import signal
 import time
 
 import pytest
 
 from nova_numa_ext.orchestrator.scaling_hooks import HookError, HookEvent, ScalingHooks
+from tests.support.polling import until
 
 
 @pytest.fixture
@@ -70,3 +73,36 @@ def test_a_hook_that_hangs_is_killed_with_what_it_has_started(call, tmp_path):
     assert time.monotonic() - began < 2.0
     time.sleep(2.0)
     assert not alive.exists()
+
+
+def test_a_hook_that_cannot_be_killed_holds_up_no_other_call(tmp_path, monkeypatch):
+    """Such as one that runs as another user by then: it is left behind, and not called again while it runs."""
+    kept = []
+
+    def refuses(pid, _signal):
+        kept.append(pid)
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "killpg", refuses)
+    for name, line in (("hangs", "sleep 60"), ("well", "exit 0")):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/{name}.log\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    hooks = ScalingHooks(tmp_path, 0.5)
+    began = time.monotonic()
+    with pytest.raises(HookError, match=r"not done after 0\.5 s, and its process \d+ cannot be"):
+        hooks.call("hangs", HookEvent.ADD, "server-1", {})
+    with pytest.raises(HookError, match="still runs as process"):
+        hooks.call("hangs", HookEvent.ADD, "server-1", {})
+    assert hooks.call("well", HookEvent.ADD, "server-1", {})
+    assert time.monotonic() - began < 10.0
+    assert len((tmp_path / "hangs.log").read_text().split()) == 1
+    monkeypatch.undo()
+    for pid in kept:
+        os.killpg(pid, signal.SIGKILL)
+
+    def is_called_again():
+        with pytest.raises(HookError) as caught:
+            hooks.call("hangs", HookEvent.ADD, "server-1", {})
+        return str(caught.value).endswith("was not done after 0.5 s")
+
+    until(is_called_again)
