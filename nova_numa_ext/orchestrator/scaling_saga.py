@@ -15,11 +15,15 @@ next one carries on::
     LOST       what comes late is deleted, for some minutes           forgotten
 
 What nova did not answer is found by the token, which no other request has: a member is asked for once. All is done with
-the rights of who has set the group, by a trust, and the leader's term is renewed right before each write.
+the rights of who has set the group, by a trust. Right before each request that changes something, and each call of a
+hook, the leader's term is renewed and the group is checked: when a pause has been answered nothing more begins. After a
+hook, which takes its time, nova is asked again for what there is.
 
 Deleted is what the database has as a member of the group and what carries its tags, both. A server that has lost its
-tags stays, and so does one with the tags that the database does not know; which ones is said. A member that is to leave
-is taken in again where the group would have fewer than its least without it, because others have gone meanwhile.
+tags stays, and so does one with the tags that the database does not know; which ones is said. Of servers with a
+member's tags that are not its own, such as clones, only those go that are in the server group and have the name that
+was asked for: nova has made the server twice. A member that is to leave is taken in again where the group would have
+fewer than its least without it, because others have gone meanwhile.
 """
 
 import logging
@@ -42,7 +46,7 @@ from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import LATEST_S
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
-from nova_numa_ext.orchestrator.store.scaling import ScalingGroups, StoredScaling
+from nova_numa_ext.orchestrator.store.scaling import MemberTemplate, ScalingGroups, StoredScaling
 from nova_numa_ext.orchestrator.store.scaling_members import ScalingMembers, StoredMember
 from nova_numa_ext.policy.elastic.fleet import ElasticFleet
 from nova_numa_ext.policy.elastic.member_steps import COMING, GOING, MemberStep
@@ -73,21 +77,29 @@ class ForeignServerError(NumaExtError):
 class Seen:
     """A group as it is now.
 
+    :param template: of members that are added
     :param members: as they are stored
     :param tagged: servers with its tag, the oldest first
     :param servers: uuids of all servers of the server group
     """
 
+    template: MemberTemplate
     members: tuple[StoredMember, ...]
     tagged: tuple[ElasticServer, ...]
     servers: frozenset[str]
 
-    def of(self, member: StoredMember) -> list[JobServer]:
-        """Return what carries a member's token and is not being deleted."""
+    def name(self, member: StoredMember) -> str:
+        """Return what a member's server is called."""
+        return f"{self.template.name}-{member.token[:8]}"
+
+    def made(self, member: StoredMember) -> list[JobServer]:
+        """Return what nova has made for a member and is not being deleted: token, name and group are its own."""
         return [
             each.server
             for each in self.tagged
-            if each.token == member.token and each.server.status not in _GONE
+            if (each.token, each.name) == (member.token, self.name(member))
+            and each.server.uuid in self.servers
+            and each.server.status not in _GONE
         ]
 
     def find(self, member: StoredMember) -> JobServer | None:
@@ -100,9 +112,14 @@ class Seen:
         return next(mine, None)
 
     def strays(self) -> list[str]:
-        """Return servers with the group's tag that the database does not know."""
-        tokens = {each.token for each in self.members}
-        return [each.server.uuid for each in self.tagged if each.token not in tokens]
+        """Return servers with the group's tag that are not members' by the database, and not made for one."""
+        known = {each.server for each in self.members}
+        known |= {server.uuid for each in self.members for server in self.made(each)}
+        return [
+            each.server.uuid
+            for each in self.tagged
+            if each.server.uuid not in known and each.server.status not in _GONE
+        ]
 
     def fleet(self) -> ElasticFleet:
         """Return what limits decisions."""
@@ -187,13 +204,16 @@ class ScalingSaga:
         self._said.pop(group, None)
 
     def _seen(self, group: StoredScaling, servers: UserServers) -> Seen:
+        assert group.template is not None, (
+            f"elastic group {group.uuid} is enforced without template"
+        )
         there = servers.members(group.uuid)
         if there is None:
             raise ForeignServerError(
                 f"server group {group.uuid} is not there for who has set the elastic group"
             )
         members = tuple(self._members.of(group))
-        return Seen(members, tuple(servers.of_elastic(group.uuid)), there)
+        return Seen(group.template, members, tuple(servers.of_elastic(group.uuid)), there)
 
     def _all(
         self,
@@ -205,14 +225,24 @@ class ScalingSaga:
         seen, said = self._seen(group, servers), list[str]()
         turn = _Turn(group, servers, seen, actor, may, self._members, self._hooks)
         now = self._groups.now()
-        for member in seen.members:
+        for number in [each.number for each in seen.members]:
+            if turn.called:
+                try:
+                    turn.seen, turn.called = self._seen(group, servers), False
+                except NumaExtError as error:
+                    said.append(str(error))
+                    break
+                now = self._groups.now()
+            member = next((each for each in turn.seen.members if each.number == number), None)
+            if member is None:
+                continue
             try:
                 self._step(turn, member, now)
             except (NotLeaderError, LostRaceError):
                 raise
             except NumaExtError as error:
                 said.append(str(error))
-        strays = seen.strays()
+        strays = turn.seen.strays()
         if strays:
             said.append(
                 f"servers with the tag of this group that are not in the database stay: {', '.join(strays)}"
@@ -224,7 +254,7 @@ class ScalingSaga:
             case MemberStep.ASKED:
                 self._ask(turn, member, now)
             case MemberStep.LOST:
-                left = turn.seen.of(member)
+                left = turn.seen.made(member)
                 turn.delete(left)
                 if not left and now >= member.since + LATEST_S:
                     turn.remove(member)
@@ -233,7 +263,7 @@ class ScalingSaga:
 
     def _ask(self, turn: "_Turn", member: StoredMember, now: float) -> None:
         """Ask nova for a member's server once; find what it did not answer."""
-        mine = turn.seen.of(member)
+        mine = turn.seen.made(member)
         if mine:
             turn.move(member, MemberStep.BUILDING, server=mine[0].uuid)
         elif member.asked_at is None:
@@ -252,7 +282,7 @@ class ScalingSaga:
             turn.move(member, MemberStep.LOST)
 
     def _with_server(self, turn: "_Turn", member: StoredMember, now: float) -> None:
-        turn.delete([each for each in turn.seen.of(member) if each.uuid != member.server])
+        turn.delete([each for each in turn.seen.made(member) if each.uuid != member.server])
         tagged = turn.seen.find(member)
         server = tagged or turn.servers.get(member.server)
         gone = server is None
@@ -324,9 +354,13 @@ _HOOKS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Turn:
-    """One look at a group, and what is done in it."""
+    """What is done in a group at a time.
+
+    :param seen: the last look at it
+    :param called: a hook was called since
+    """
 
     group: StoredScaling
     servers: UserServers
@@ -335,6 +369,7 @@ class _Turn:
     may: Callable[[], None]
     members: ScalingMembers
     hooks: ScalingHooks
+    called: bool = False
 
     def is_needed(self) -> bool:
         """Return whether the group has fewer servers than its least without those that leave."""
@@ -355,12 +390,11 @@ class _Turn:
 
     def create(self, member: StoredMember) -> str:
         """Have nova make a member's server; return its uuid."""
-        template = self.group.template
-        assert template is not None, f"elastic group {self.group.uuid} is enforced without template"
+        template = self.seen.template
         request = MemberRequest(
             self.group.uuid,
             member.token,
-            f"{template.name}-{member.token[:8]}",
+            self.seen.name(member),
             template.flavor,
             template.image,
             template.networks,
@@ -375,18 +409,22 @@ class _Turn:
 
     def call(self, event: HookEvent, member: StoredMember) -> bool:
         """Return whether a hook is done."""
-        template = self.group.template
-        assert template is not None, f"elastic group {self.group.uuid} is enforced without template"
         about = {
             "group": self.group.uuid,
             "project": self.group.project,
-            "name": f"{template.name}-{member.token[:8]}",
+            "name": self.seen.name(member),
         }
-        self.may()
-        return self.hooks.call(template.hook, event, member.server, about)
+        self._check()
+        hook = self.seen.template.hook
+        self.called = bool(hook)
+        return self.hooks.call(hook, event, member.server, about)
 
     def _led(self, found: Sequence[JobServer]) -> Iterable[str]:
-        """Yield uuids, the term renewed right before each."""
+        """Yield uuids, term and group checked right before each."""
         for each in found:
-            self.may()
+            self._check()
             yield each.uuid
+
+    def _check(self) -> None:
+        self.may()
+        self.members.check(self.group, self.actor)

@@ -214,10 +214,12 @@ class ElasticServer:
 
     :param server: what there is of it
     :param token: of the member, '' where it lacks that tag
+    :param name: '' of a cell that does not answer
     """
 
     server: JobServer
     token: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,7 +477,7 @@ def _owned(shown: Mapping[str, Any]) -> OwnedServer | None:
 def _elastic(shown: Mapping[str, Any]) -> ElasticServer:
     tokens = [tag for tag in shown.get("tags", ()) if tag.startswith(TOKEN_TAG)]
     token = tokens[0].removeprefix(TOKEN_TAG) if len(tokens) == 1 else ""
-    return ElasticServer(_server(shown), token)
+    return ElasticServer(_server(shown), token, str(shown.get("name", "")))
 
 
 def _numbered(name: str) -> str:

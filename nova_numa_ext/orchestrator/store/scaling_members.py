@@ -59,6 +59,11 @@ class ScalingMembers:
                 for row in connection.execute(query)
             ]
 
+    def check(self, group: StoredScaling, actor: Actor) -> None:
+        """Check right before something is done beside the database that no operator has changed the group."""
+        with self._database.transaction() as connection:
+            fence(connection, group, actor)
+
     def ask(self, group: StoredScaling, member: StoredMember, actor: Actor) -> StoredMember:
         """Store right before nova is asked that a server of a member may come to be."""
         return self._set(group, member, actor, asked_at=Now())

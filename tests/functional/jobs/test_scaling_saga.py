@@ -15,6 +15,7 @@ from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
+from nova_numa_ext.policy.elastic.member_steps import MemberStep
 from tests.support.elastic_world import SETTINGS, ElasticWorld
 
 LIFE = ["add", "ready", "drain", "delete"]
@@ -158,14 +159,126 @@ def test_a_server_with_the_tags_that_the_database_does_not_know_is_said_and_stay
     assert {stray, first} <= world.ours()
 
 
+def copied(world, server, group, **changes):
+    """A server of a user with the tags of another one."""
+    copy = world.api.make_server(group)
+    world.api.servers[copy] |= {"tags": world.api.servers[server]["tags"], **changes}
+    return copy
+
+
 def test_a_server_that_is_made_twice_for_one_member_is_deleted(world):
     first, _ = grown(world)
-    twin = world.api.make_server(world.uuid)
-    world.api.servers[twin]["tags"] = world.api.servers[first]["tags"]
+    twin = copied(world, first, world.uuid, name=world.api.servers[first]["name"])
     world.later(0)
     world.go(3)
     assert twin not in world.there()
     assert first in world.ours()
+
+
+@pytest.mark.parametrize("step", ["joined", "lost"])
+def test_clones_of_a_member_with_its_tags_are_said_and_stay(world, step):
+    """Tools copy tags: one clone is outside the group under the same name, one in it under another."""
+    first, _ = grown(world)
+    clones = [copied(world, first, "", name=world.api.servers[first]["name"])]
+    clones.append(copied(world, first, world.uuid))
+    world.users += clones
+    if step == "lost":
+        (member, *_) = [each for each in world.members.of(world.group) if each.server == first]
+        world.members.move(world.group, member, MemberStep.LOST, Actor("engine"), server="")
+    world.later(1000.0)
+    world.go(3)
+    assert set(clones) <= set(world.api.there())
+    assert ", ".join(clones) in world.group.trouble
+    assert (first in world.ours()) == (step == "joined")
+    assert set(world.steps()) == {"joined"}
+
+
+def leaving_at_different_speeds(folder, act):
+    """Two members leave: the hook of the older is not done yet, and when the newer is to be deleted it acts first."""
+    world = ElasticWorld(folder, replace(SETTINGS, largest_in=2))
+    grown(world)
+    older, newer = (each.server for each in world.members.of(world.group))
+    plain, acted = world.hooks.call, []
+
+    def call(hook, event, server, about):
+        if (event, server) != ("drain", older):
+            return plain(hook, event, server, about)
+        if world.steps()[1] == "deleting" and not acted:
+            acted.append(len(world.hooks.calls))
+            act(world, newer)
+        return False
+
+    world.hooks.call = call
+    world.tell(30.0)
+    world.go(8)
+    assert acted
+    return world, newer, world.hooks.calls[acted[0] :]
+
+
+def test_a_pause_that_was_answered_while_a_hook_runs_is_not_followed_by_a_deletion(tmp_path):
+    def act(world, _newer):
+        world.groups.pause(world.uuid, "user-1", paused=True)
+
+    world, newer, calls = leaving_at_different_speeds(tmp_path, act)
+    assert (world.deleted, calls) == ([], [])
+    assert world.steps() == ["draining", "deleting"]
+    world.groups.pause(world.uuid, "user-1", paused=False)
+    world.go(4)
+    assert world.deleted == [newer]
+
+
+def test_servers_that_go_while_a_hook_runs_keep_a_member_that_was_to_leave(tmp_path):
+    def act(world, _newer):
+        for server in world.users[:2]:
+            world.api.servers[server]["status"] = "DELETED"
+        world.api.settle()
+
+    world, newer, _ = leaving_at_different_speeds(tmp_path, act)
+    assert world.deleted == []
+    assert newer in world.ours()
+
+
+def test_tags_that_are_taken_away_while_a_hook_runs_keep_a_server(tmp_path):
+    def act(world, newer):
+        world.api.servers[newer]["tags"] = []
+
+    world, newer, _ = leaving_at_different_speeds(tmp_path, act)
+    assert world.deleted == []
+    assert newer in world.ours()
+    assert "does not carry the tags" in world.group.trouble
+
+
+def test_a_pause_that_was_answered_while_a_hook_runs_is_not_followed_by_another_hook(world):
+    plain = world.hooks.call
+
+    def call(*about):
+        done = plain(*about)
+        world.groups.pause(world.uuid, "user-1", paused=True)
+        return done
+
+    world.hooks.call, world.hooks.later = call, {"add"}
+    world.tell(150.0)
+    world.go(8)
+    assert len(world.hooks.calls) == 1
+    assert world.steps() == ["adding", "adding"]
+
+
+def test_nova_that_is_silent_after_a_hook_ends_the_turn(world):
+    plain = world.hooks.call
+
+    def call(*about):
+        world.api.refuse = lambda _method, _path: 503
+        return plain(*about)
+
+    world.hooks.call = call
+    world.tell(150.0)
+    world.go(8)
+    assert len(world.hooks.calls) == 1
+    assert world.steps() == ["joining", "adding"]
+    assert "503" in world.troubles[-1]
+    world.hooks.call, world.api.refuse = plain, None
+    world.go(4)
+    assert world.steps() == ["joined", "joined"]
 
 
 @pytest.mark.parametrize("words", ["No valid host was found.", "Quota exceeded for cores"])
@@ -529,6 +642,11 @@ def a_server_with_the_tag_alone(world, _draw):
     world.users.append(stray)
 
 
+def a_clone_of_ours(world, _draw):
+    for server in sorted(world.ours())[:1]:
+        world.users.append(copied(world, server, world.uuid))
+
+
 def no_room(world, _draw):
     world.api.room = 0
 
@@ -567,6 +685,7 @@ EVENTS = (
     one_less_of_ours_by_its_user,
     one_of_ours_without_tags,
     a_server_with_the_tag_alone,
+    a_clone_of_ours,
     no_room,
     time_passes,
     a_hook_that_waits,
@@ -602,7 +721,7 @@ def test_whatever_happens_no_limit_is_broken_and_no_foreign_server_touched(
     known = {each.server for each in world.members.of(world.group)}
     for server, shown in world.api.there().items():
         if any(tag.startswith("numa-ext-token:") for tag in shown["tags"]):
-            assert server in known, "no orphan"
+            assert server in {*known, *world.users}, "no orphan"
     for line in world.groups.decisions(world.uuid):
         assert -world.settings.largest_in <= line["change"] <= world.settings.largest_out
     assert world.foreign in world.api.there()
