@@ -34,6 +34,7 @@ from nova_numa_ext.orchestrator.store.scaling import (
     Line,
     ScalingGroups,
     StoredScaling,
+    shown_trouble,
 )
 from nova_numa_ext.orchestrator.store.unreadable import Unreadable, UnreadableError
 from nova_numa_ext.policy.elastic.decide import ScalingDecision
@@ -211,7 +212,7 @@ class ScalingRounds:
             self._stored.trouble(group, str(error), actor)
             return 0
         self._resting.pop(group.uuid, None)
-        if lines or (group.trouble != why and known.has_read):
+        if lines or (group.trouble != shown_trouble(why) and known.has_read):
             self._stored.record(group, lines, actor, why, act)
         return len(lines)
 

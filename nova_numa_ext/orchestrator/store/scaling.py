@@ -337,7 +337,7 @@ class ScalingGroups:
             fence(connection, group, actor)
             columns = tables.scaling_group.c
             mine = columns.id == group.number
-            shown = _shown(trouble)
+            shown = shown_trouble(trouble)
             connection.execute(update(tables.scaling_group).where(mine).values(trouble=shown))
             if lines:
                 _add_lines(connection, group, lines)
@@ -349,7 +349,7 @@ class ScalingGroups:
 
         :raises LostRaceError: an operator has changed the group since it was read
         """
-        shown = _shown(why)
+        shown = shown_trouble(why)
         if shown == group.trouble:
             return
         columns = tables.scaling_group.c
@@ -372,7 +372,8 @@ def fence(connection: Connection, group: StoredScaling, actor: Actor) -> None:
         raise LostRaceError(f"Elastic group {group.uuid} has changed since it was read.")
 
 
-def _shown(trouble: str) -> str:
+def shown_trouble(trouble: str) -> str:
+    """Return as much of a trouble as is stored."""
     return cut(trouble, _LONGEST_TROUBLE)[:_LONGEST_TROUBLE]
 
 

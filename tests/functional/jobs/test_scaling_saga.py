@@ -309,6 +309,19 @@ def test_a_quota_is_said_and_backs_off(world):
     assert world.group.refusals >= 1
 
 
+def test_what_stands_in_the_way_is_stored_once_however_long_it_is(world, monkeypatch):
+    for _ in range(10):
+        stray = world.api.make_server(world.uuid)
+        world.api.servers[stray]["tags"] = [f"numa-ext-scaling:{world.uuid}"]
+    world.tell(100.0)
+    world.go(3)
+    assert "not in the database stay" in world.group.trouble
+    recorded = []
+    monkeypatch.setattr(world.groups, "record", lambda *about: recorded.append(about))
+    world.go(10)
+    assert recorded == []
+
+
 def test_nova_that_does_not_answer_makes_no_server_twice(world):
     """Requests that come late: the first servers are found by their tokens, and none is asked for again."""
     world.api.late = True
