@@ -29,7 +29,7 @@ fewer than its least without it, because others have gone meanwhile.
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from nova_numa_ext.orchestrator.cloud.servers import (
@@ -267,8 +267,9 @@ class ScalingSaga:
         if mine:
             turn.move(member, MemberStep.BUILDING, server=mine[0].uuid)
         elif member.asked_at is None:
-            if turn.seen.fleet().at_most > turn.group.settings.most:
-                turn.remove(member)  # others have come since it was decided
+            # Others have come since it was decided, or nova has just refused one.
+            if turn.is_refused or turn.seen.fleet().at_most > turn.group.settings.most:
+                turn.remove(member)
                 return
             member = turn.members.ask(turn.group, member, turn.actor)
             try:
@@ -360,6 +361,7 @@ class _Turn:
 
     :param seen: the last look at it
     :param called: a hook was called since
+    :param is_refused: a member was refused; no other one is asked for
     """
 
     group: StoredScaling
@@ -370,6 +372,7 @@ class _Turn:
     members: ScalingMembers
     hooks: ScalingHooks
     called: bool = False
+    is_refused: bool = False
 
     def is_needed(self) -> bool:
         """Return whether the group has fewer servers than its least without those that leave."""
@@ -382,9 +385,14 @@ class _Turn:
     def remove(self, member: StoredMember) -> None:
         """Forget a member."""
         self.members.remove(self.group, member, self.actor)
+        left = tuple(each for each in self.seen.members if each.number != member.number)
+        self.seen = replace(self.seen, members=left)
 
     def refused(self) -> None:
-        """Ask for no member for a while, ever longer."""
+        """Ask for no member for a while, ever longer; what is refused in one turn counts once."""
+        if self.is_refused:
+            return
+        self.is_refused = True
         wait_s = self.group.settings.period_s * 2.0 ** min(self.group.refusals, 10)
         self.members.refused(self.group, min(wait_s, _LONGEST_BACK_OFF_S), self.actor)
 

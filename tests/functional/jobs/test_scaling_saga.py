@@ -309,6 +309,45 @@ def test_a_quota_is_said_and_backs_off(world):
     assert world.group.refusals >= 1
 
 
+def test_a_refusal_counts_once_and_nothing_more_is_asked_for_in_its_turn(world):
+    posts = []
+
+    def refuse(method, path):
+        if (method, path) != ("POST", "/servers"):
+            return None
+        posts.append(1)
+        return 403
+
+    world.api.refuse = refuse
+    world.tell(190.0)
+    world.go(2)
+    assert world.steps() == ["asked", "asked", "asked"]
+    world.go(1)
+    assert (len(posts), world.group.refusals, world.steps()) == (1, 1, [])
+    wait_s = world.group.not_before - world.database.now()
+    assert 0.0 < wait_s <= world.settings.period_s
+
+
+def test_builds_that_fail_in_one_turn_count_once(world):
+    world.api.room = 0
+    world.tell(190.0)
+    world.go(4)
+    assert world.api.created == 4 + 3
+    assert world.group.refusals == 1
+
+
+def test_of_members_that_are_one_too_many_only_that_one_is_not_asked_for(world):
+    world.tell(190.0)
+    world.go(2)
+    assert world.steps() == ["asked", "asked", "asked"]
+    world.settings = replace(world.settings, most=5)
+    world.set()
+    world.go(8)
+    assert world.log() == [("building", 0)]
+    assert world.steps() == ["joined", "joined"]
+    assert world.api.created == 4 + 2
+
+
 def test_what_stands_in_the_way_is_stored_once_however_long_it_is(world, monkeypatch):
     for _ in range(10):
         stray = world.api.make_server(world.uuid)
