@@ -79,7 +79,7 @@ class _Followed:
 
     :param group: as it was read
     :param stored_s: time of the newest stored decision
-    :param decided: periods that were decided on
+    :param decided: periods that were decided on; where Prometheus is the source the last one
     :param read: of the file as it was read last
     :param waiting: periods of it that were not decided on yet
     :param asked: Prometheus has answered
@@ -293,6 +293,8 @@ class ScalingRounds:
             newest = period is now[-1] and not known.waiting
             new = period.at_s > known.stored_s
             done = self._one(known.follower, period, group, newest=newest and new)
+            if group.source.prometheus is not None:
+                known.decided.clear()  # it is not read from the beginning again, as a file is
             known.decided.append(period)
             if new:
                 lines.append(done.as_json())

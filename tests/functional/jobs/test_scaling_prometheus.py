@@ -190,7 +190,8 @@ def test_a_source_that_fails_keeps_what_was_learnt_and_is_said(tmp_path, monkeyp
         assert {term for term, _ in world.log()} == {"enough"}
         learnt = world.rounds._followed[world.uuid]
         answers.append(told(EMPTY, 503))
-        learnt.decided.pop()
+        (last,) = learnt.decided  # what was decided before is of no use any more
+        learnt.decided = [replace(last, at_s=last.at_s - world.settings.period_s)]
         learnt.asks_at_s = 0.0
         world.go(2)
         assert "answers 503" in world.group.trouble
