@@ -19,6 +19,7 @@ from nova_numa_ext.policy.elastic.monitored import (
     READINGS,
     MonitoredQueries,
     Values,
+    check_period,
     ends_ms,
     periods,
 )
@@ -56,7 +57,9 @@ class PrometheusSource:
 
         :param after_s: end of the last period that is known, seconds since 1970
         :raises PrometheusError: see there
+        :raises InvalidValueError: see :func:`nova_numa_ext.policy.elastic.monitored.check_period`
         """
+        check_period(settings)
         until_s = now_s - min(SETTLES_S, settings.period_s / 2.0)
         ends = ends_ms(max(after_s, until_s - _KEPT * settings.period_s), until_s, settings)
         while ends:
@@ -129,12 +132,12 @@ def _checked(text: str) -> SplitResult:
 
     :raises PrometheusError: there is none, or it cannot be
     """
-    url = urlsplit(text)
     try:
-        usable = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+        url = urlsplit(text)
+        is_usable = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
     except ValueError:
-        usable = False
-    if not usable or url.username or url.query or url.fragment:
+        is_usable = False
+    if not is_usable or url.username or url.query or url.fragment:
         allowed = "http://HOST[:PORT][/PATH] or https://HOST[:PORT][/PATH], without a user"
         raise PrometheusError(f"[numa_ext_jobs]scaling_prometheus has to be {allowed}")
     return url

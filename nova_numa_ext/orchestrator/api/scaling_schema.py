@@ -11,7 +11,7 @@ import jsonschema
 from nova_numa_ext.orchestrator.api.schemas import MOST_NETWORKS, NAME, check_body
 from nova_numa_ext.orchestrator.store.scaling import ScalingSource
 from nova_numa_ext.policy.elastic.cells import Grid
-from nova_numa_ext.policy.elastic.monitored import MonitoredQueries
+from nova_numa_ext.policy.elastic.monitored import MonitoredQueries, check_period
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 
 _SETTING_WORDS: Final = {
@@ -180,4 +180,7 @@ def check_scaling(
     source = ScalingSource(
         given.get("csv", ""), None if queries is None else MonitoredQueries(**queries)
     )
-    return ScalingSettings(**asked, grid=grid), source, body["scaling"].get("enforce")
+    settings = ScalingSettings(**asked, grid=grid)
+    if source.prometheus is not None:
+        check_period(settings)
+    return settings, source, body["scaling"].get("enforce")

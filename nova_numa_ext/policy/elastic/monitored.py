@@ -3,7 +3,8 @@
 
 Periods end at multiples of their length, so they are the same for every engine, and at any time. A member is of a
 period when its reads are known at the end of it. Latencies are asked for ten times a period. What is no number, or
-below 0, is not known; a period of which no member is known is none.
+below 0, is not known; a period of which no member is known is none. Times are compared by the millisecond, so the
+length of a period is a multiple of 0.01 s.
 """
 
 import math
@@ -14,9 +15,12 @@ from typing import Final
 from nova_numa_ext.policy.elastic.load import MemberLoad
 from nova_numa_ext.policy.elastic.period import Member, Period
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
+from placement_traits.errors import InvalidValueError
 
 READINGS: Final = 10
 """Of a latency in a period."""
+
+_ROUNDING: Final = 1e-6  # of a number of hundredths of a second
 
 Values = Mapping[str, Mapping[int, float]]
 """By member and time in milliseconds since 1970."""
@@ -42,6 +46,17 @@ class MonitoredQueries:
     placement: str = ""
     disturbed: str = ""
     label: str = "server"
+
+
+def check_period(settings: ScalingSettings) -> None:
+    """Check that periods and tenths of them, at which latencies are asked for, are of whole milliseconds.
+
+    :raises InvalidValueError: they are not: most values would be lost
+    """
+    hundredths = settings.period_s * 100.0
+    if round(hundredths) < 1 or abs(hundredths - round(hundredths)) > _ROUNDING:
+        allowed = "a multiple of 0.01 where Prometheus is the source"
+        raise InvalidValueError("period_s", settings.period_s, allowed)
 
 
 def ends_ms(after_s: float, until_s: float, settings: ScalingSettings) -> list[int]:

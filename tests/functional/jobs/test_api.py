@@ -1573,6 +1573,7 @@ def test_decisions_are_listed_page_by_page(client, jobs):
         ({"objective_ms": 35}, {"csv": "a", "prometheus": QUERIES}, "maxProperties 1"),
         ({"objective_ms": 35}, {"prometheus": {"reads": "r"}}, "an object with reads, latency_ms"),
         ({"objective_ms": 35}, {"prometheus": QUERIES | {"url": "http://x"}}, "only disturbed"),
+        ({"objective_ms": 35, "period_s": 33.3333}, {"prometheus": QUERIES}, "a multiple of 0.01"),
     ],
 )
 def test_settings_and_sources_that_cannot_be_are_sentences(client, settings, source, sentence):

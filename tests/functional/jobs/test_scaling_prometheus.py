@@ -17,6 +17,7 @@ from nova_numa_ext.orchestrator.store.scaling import ScalingSource
 from nova_numa_ext.policy.elastic.load import MemberLoad
 from nova_numa_ext.policy.elastic.monitored import READINGS, MonitoredQueries
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
+from placement_traits.errors import InvalidValueError
 from tests.support.elastic_world import SETTINGS, ElasticWorld
 from tests.support.polling import until
 from tests.support.prometheus_server import prometheus_server
@@ -164,12 +165,24 @@ def test_what_is_slow_strange_or_not_whole_is_no_answer(answer, why):
 
 
 @pytest.mark.parametrize(
-    "url", ["", "ftp://h", "http://", "http://u:p@h", "http://h:0", "http://h:x"]
+    "url", ["", "ftp://h", "http://", "http://u:p@h", "http://h:0", "http://h:x", "http://[::1"]
 )
 def test_a_url_that_cannot_be_asked_is_said_without_its_password(url):
     with pytest.raises(PrometheusError, match="scaling_prometheus has to be") as caught:
         PrometheusSource(url, 1.0).periods(QUERIES, GROUP, 0.0, NOW_S)
     assert "u:p" not in str(caught.value)
+
+
+def test_periods_between_whole_hundredths_of_a_second_are_refused():
+    """Most of them would be lost: Prometheus takes and says times in milliseconds."""
+    settings = replace(GROUP, period_s=33.3333)
+    with serving(matrix({"reads": {"a": "1"}})) as (url, asked):
+        source = PrometheusSource(url, 5.0)
+        with pytest.raises(
+            InvalidValueError, match=r"33\.3333 is not allowed.* a multiple of 0\.01"
+        ):
+            source.periods(QUERIES, settings, NOW_S - 400.0, NOW_S)
+    assert asked == []
 
 
 def test_a_source_that_fails_keeps_what_was_learnt_and_is_said(tmp_path, monkeypatch):

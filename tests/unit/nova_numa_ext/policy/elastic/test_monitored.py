@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Periods of a group from values of a monitoring system."""
 
+import pytest
+
 from nova_numa_ext.policy.elastic.load import MemberLoad
-from nova_numa_ext.policy.elastic.monitored import READINGS, ends_ms, periods
+from nova_numa_ext.policy.elastic.monitored import READINGS, check_period, ends_ms, periods
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
+from placement_traits.errors import InvalidValueError
 
 SETTINGS = ScalingSettings(35.0, period_s=10.0)
 
@@ -15,6 +18,17 @@ def test_periods_end_at_multiples_and_none_twice():
     odd = ScalingSettings(35.0, period_s=0.7)
     first, *others = ends_ms(1000.0, 1003.0, odd)
     assert ends_ms(first / 1000.0, 1003.0, odd) == others
+
+
+@pytest.mark.parametrize("period_s", [0.01, 0.7, 12.34, 45.0, 300.0, 86_400.0])
+def test_periods_of_whole_hundredths_are_allowed(period_s):
+    check_period(ScalingSettings(35.0, period_s=period_s))
+
+
+@pytest.mark.parametrize("period_s", [0.001, 0.125, 33.3333, 300.001])
+def test_periods_between_them_are_not(period_s):
+    with pytest.raises(InvalidValueError, match=r"period_s: .* a multiple of 0\.01"):
+        check_period(ScalingSettings(35.0, period_s=period_s))
 
 
 def test_a_member_has_what_is_known_of_it():
