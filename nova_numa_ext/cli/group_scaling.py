@@ -264,14 +264,15 @@ def _client(shell_command: Any) -> JobsClient:
 def _shown(scaling: Scaling) -> tuple[Any, Any]:
     """Return columns and values; of the last decision what and why."""
     last = scaling["last_decision"]
+    enforce = scaling.get("enforce")  # an API of the release before has neither this nor members
     values = {
         **scaling,
         "settings": DictColumn(scaling["settings"]),
         "source": DictColumn(scaling["source"]),
-        "enforce": scaling["enforce"] and DictColumn(scaling["enforce"]),
+        "enforce": enforce and DictColumn(enforce),
         "members": "\n".join(
             f"{each['server_id'] or '(no server yet)'} {each['step']}"
-            for each in scaling["members"]
+            for each in scaling.get("members", ())
         ),
         "last_decision": last and f"{last['at_s']:g} s: {last['change']:+d}, {last['why']}",
     }

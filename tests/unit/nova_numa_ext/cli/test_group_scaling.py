@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nova_numa_ext.cli.group_scaling import ReplayScaling
+from nova_numa_ext.cli.group_scaling import ReplayScaling, ShowScaling
 from nova_numa_ext.learning import models
 from placement_traits.errors import CapabilityMissingError, InvalidValueError
 from tests.support.elastic import SimpleModels
@@ -105,3 +105,23 @@ def test_without_its_libraries_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(CapabilityMissingError, match=r"install nova-numa-ext\[elastic\]"):
         rows(trace)
+
+
+def test_a_group_of_an_api_of_the_release_before_is_shown() -> None:
+    """It has neither what members are made of nor members."""
+    group = {
+        "id": "group-1",
+        "settings": {"objective_ms": 35.0},
+        "source": {"csv": "web.csv"},
+        "last_decision": None,
+        "created_at": 0.0,
+        "changed_at": 0.0,
+    }
+    client = SimpleNamespace(scaling=lambda _group: group)
+    manager = SimpleNamespace(numa=SimpleNamespace(jobs=lambda: client))
+    app = SimpleNamespace(client_manager=manager, stdout=io.StringIO())
+    command = ShowScaling(app, None)
+    parser = command.get_parser("openstack numa group scaling show")
+    assert command.run(parser.parse_args(["group-1", "-f", "json"])) == 0
+    shown = json.loads(app.stdout.getvalue())
+    assert (shown["id"], shown["enforce"], shown["members"]) == ("group-1", None, "")
