@@ -111,6 +111,7 @@ def one_round(
     *,
     state: QueueState = NO_ROUND_BEFORE,
     planner: UnitPlanner | None = None,
+    kinds: Counter[Hashable] | None = None,
 ) -> QueueRound[int]:
     """One round, with the claims that the active jobs have."""
     planner = planner or UnitPlanner()
@@ -118,7 +119,8 @@ def one_round(
     for each in active:
         claims.take(each.job, each.plan)
     fleet = Fleet(units, claims, planner, None)
-    return decide(in_order(waiting, now, settings), active, fleet, now, settings, state=state)
+    ordered = in_order(waiting, now, settings)
+    return decide(ordered, active, fleet, now, settings, state=state, kinds=kinds)
 
 
 @dataclass

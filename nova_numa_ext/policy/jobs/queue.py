@@ -214,6 +214,7 @@ class _Deciding(Generic[PlaceT, ViewT, ClaimsT, SettingsT]):
         self._limited = settings.limited
         self._usage = of_projects.by_project(each.job for each in active) if self._limited else {}
         self._failed: dict[tuple[Hashable, bool], Wait | Never] = {}
+        self._nowhere = 0  # kinds among them without a place even where nothing is reserved
         self._blocked_by: Job | None = None
         self._reserved: _Reserved[PlaceT, ClaimsT] | None = None
         self._starts: list[Start[PlaceT]] = []
@@ -249,7 +250,7 @@ class _Deciding(Generic[PlaceT, ViewT, ClaimsT, SettingsT]):
 
         :param kinds: how many kinds wait
         """
-        return self._blocked_by is not None or len(self._failed) == kinds
+        return self._blocked_by is not None or self._nowhere == kinds
 
     def consider(self, job: Job) -> bool:
         """Decide about the next job; returns whether it starts."""
@@ -333,6 +334,7 @@ class _Deciding(Generic[PlaceT, ViewT, ClaimsT, SettingsT]):
             if isinstance(found, Plan):
                 return found
             outcome = self._failed[kind] = found
+            self._nowhere += not beside
         if isinstance(outcome, Never):
             return outcome
         if outcome.postponed:
@@ -375,6 +377,7 @@ class _Deciding(Generic[PlaceT, ViewT, ClaimsT, SettingsT]):
         self._usage[job.project] = self._usage.get(job.project, of_projects.NOTHING).plus(job)
         self._started.append(ActiveJob(job, plan, self._now))
         self._failed.clear()  # a place that was taken can make another one better
+        self._nowhere = 0
 
     # Reservation ----------------------------------------------------------------------------------------------------
 

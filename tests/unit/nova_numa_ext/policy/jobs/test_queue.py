@@ -2,7 +2,8 @@
 """Rounds of the queue, told by small stories, and what holds of all of them."""
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -84,6 +85,18 @@ def test_easy_lets_pass_what_does_not_delay_the_first() -> None:
     assert sentence(found.waits["long"].reasons[1]) == (
         "places are kept free for job wide, which starts in 90 s at the latest"
     )
+
+
+def test_a_round_that_ends_early_lets_pass_a_short_job_behind_a_long_one_of_its_kind() -> None:
+    """Who knows how many jobs of each kind wait gets the same starts as who asks for all answers."""
+    waiting = [
+        a_job("wide", 4, 1.0, walltime_s=50.0),
+        a_job("long", 1, 2.0, walltime_s=500.0),
+        a_job("short", 1, 3.0, walltime_s=50.0),
+    ]
+    kinds = Counter[Hashable](each.servers for each in waiting)
+    assert started(one_round(waiting, [FIRST], 4, 10.0, EASY)) == ["short"]
+    assert started(one_round(waiting, [FIRST], 4, 10.0, EASY, kinds=kinds)) == ["short"]
 
 
 def test_easy_without_walltimes_keeps_the_places_of_the_first() -> None:
