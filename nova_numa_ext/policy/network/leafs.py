@@ -55,21 +55,20 @@ class Leaf:
     held: Held = field(default_factory=dict)
     residents: tuple[NetClass, ...] = ()
     oversubscription: float | None = None
+    held_hosts: int = field(init=False, repr=False, compare=False)
+    """Hosts that groups hold."""
+    room: int = field(init=False, repr=False, compare=False)
+    """Hosts that are free and that no group holds."""
+
+    def __post_init__(self) -> None:
+        held = sum(self.held.values())
+        object.__setattr__(self, "held_hosts", held)
+        object.__setattr__(self, "room", max(0, min(self.free, self.size - held)))
 
     @property
     def pod(self) -> str:
         """The node right above it, '' where leafs are the highest level."""
         return self.above[0] if self.above else ""
-
-    @property
-    def held_hosts(self) -> int:
-        """Hosts that groups hold."""
-        return sum(self.held.values())
-
-    @property
-    def room(self) -> int:
-        """Hosts that are free and that no group holds."""
-        return max(0, min(self.free, self.size - self.held_hosts))
 
     @property
     def is_untouched(self) -> bool:

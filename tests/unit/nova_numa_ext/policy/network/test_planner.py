@@ -14,7 +14,7 @@ from nova_numa_ext.policy.network.groups import (
     PlanOptions,
     PolicyName,
 )
-from nova_numa_ext.policy.network.planner import SHARING, plan
+from nova_numa_ext.policy.network.planner import SHARING, places, plan
 from nova_numa_ext.policy.network.terms import GroupTerm
 from nova_numa_ext.policy.network.uplinks import SHARES, of_blocks, residents
 from placement_traits.names import (
@@ -65,6 +65,19 @@ def test_a_plan_says_who_chose_and_how_many_leafs_there_could_be() -> None:
         "leafs chosen by best_fit",
         "leafs: 2, at least needed: 2",
     ]
+
+
+def test_places_alone_are_those_of_the_plan() -> None:
+    known = Groups(fabric([18] * 6, leafs_per_pod=3))
+    for number, hosts in enumerate((40, 5, 32, 30, 2, 60)):
+        for share in (UplinkShare.SHARED, UplinkShare.QUIET, UplinkShare.EXCLUSIVE):
+            asked = GroupRequest(hosts, share, spares=3)
+            whole, found = plan(known.leafs, asked), places(known.leafs, asked)
+            if isinstance(whole, NoLeafs):
+                assert found == whole.reasons[0]
+            else:
+                assert found == replace(whole, spares=(), next_best=())
+        known.start(str(number), GroupRequest(hosts, UplinkShare.QUIET))
 
 
 def test_every_term_has_its_sentence() -> None:
