@@ -4,11 +4,20 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final, Self
 
 from nova_numa_ext.policy.network.groups import LeafPlan
 from nova_numa_ext.policy.network.leafs import Leaf, Leafs
 from nova_numa_ext.policy.network.uplinks import residents
-from placement_traits.fabric import Fabric
+from placement_traits import names
+from placement_traits.fabric import Fabric, LeafLayout
+
+_LAYOUT_OF: Final = {
+    names.LEAF_BLOCK: LeafLayout.PARTITIONED,
+    names.LEAF_REST: LeafLayout.PARTITIONED,
+    names.LEAF_REMAINDER: LeafLayout.REMAINDER,
+    names.LEAF_HOST: LeafLayout.WHOLE,
+}
 
 
 class LeafAccount:
@@ -19,6 +28,7 @@ class LeafAccount:
 
     def __init__(self, fabric: Fabric) -> None:
         self._fabric = fabric
+        self._usual = fabric.usual_size
         self._at = {leaf: at for at, leaf in enumerate(fabric.leafs)}
         self._units = Counter[str]()
         self._held: dict[str, Counter[str]] = {}
@@ -38,14 +48,47 @@ class LeafAccount:
     @property
     def leafs(self) -> Leafs:
         """What a planner sees now."""
-        fabric = self._fabric
-        return Leafs(fabric.levels, tuple(self._leafs), fabric.usual_size, dict(self._uplinks))
+        return Leafs(self._fabric.levels, tuple(self._leafs), self._usual, dict(self._uplinks))
+
+    def copy(self) -> Self:
+        """Return an account of its own with the same groups."""
+        made = object.__new__(type(self))
+        made._fabric, made._usual, made._at = self._fabric, self._usual, self._at
+        made._units = Counter(self._units)
+        made._held = {leaf: Counter(held) for leaf, held in self._held.items()}
+        made._uplinks = Counter(self._uplinks)
+        made._leafs = list(self._leafs)
+        return made
+
+    def either(self, other: Self) -> Self:
+        """Return an account in which free is what is free in both.
+
+        A leaf that groups hold in another layout there than here has nothing free.
+        """
+        made = self.copy()
+        made._units |= other._units
+        made._uplinks |= other._uplinks
+        for leaf, held in other._held.items():
+            made._held[leaf] = made._held.get(leaf, Counter()) | held
+        for at, (here, there) in enumerate(zip(self._leafs, other._leafs, strict=True)):
+            known = here.is_untouched or there.is_untouched or here.layout is there.layout
+            kept = {**made._held.get(here.name, {})}
+            made._leafs[at] = replace(
+                here,
+                free=min(here.free, there.free) if known else 0,
+                layout=here.layout if there.is_untouched else there.layout,
+                held=kept,
+                residents=residents(made._units[here.name], here.size, here.block, kept),
+            )
+        return made
 
     def start(self, plan: LeafPlan) -> None:
         """A group takes what was planned for it."""
-        for leaf, layout in plan.layouts.items():
-            at = self._at[leaf]
-            self._leafs[at] = replace(self._leafs[at], layout=layout)
+        for node, amounts in plan.claims.items():
+            at = self._at.get(node)
+            layout = _LAYOUT_OF.get(next(iter(amounts), ""))
+            if at is not None and layout is not None and self._leafs[at].layout is not layout:
+                self._leafs[at] = replace(self._leafs[at], layout=layout)
         self._change(plan, 1)
 
     def end(self, plan: LeafPlan) -> None:

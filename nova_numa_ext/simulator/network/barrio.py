@@ -1,56 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replays a log of jobs on a fabric under a policy, and counts who shares uplinks (Jokanović, section 2.2.5, Barrio).
 
-The policies are those that nova-scheduler runs. Each job has its hosts alone, and runs as long as the log says: what is
-counted is sharing and waiting, not slowness. When two jobs share, and the six metrics, are as
-:mod:`nova_numa_ext.policy.network.pairs` defines them.
+The policies are those that nova-scheduler runs, the queue is that of the job service. Each job has its hosts alone, and
+runs as long as the log says: what is counted is sharing and waiting, not slowness. When two jobs share, and the six
+metrics, are as :mod:`nova_numa_ext.policy.network.pairs` defines them.
 
-The thesis does not say in which order jobs leave the queue. Here the first one for which there is a place starts
-(``greedy``), or none before the first of the queue (``fcfs``).
+The thesis does not say in which order jobs leave the queue. It is that of :mod:`nova_numa_ext.policy.jobs.queue`, with
+any of its disciplines; for backfill jobs end when they have said.
 """
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from types import MappingProxyType
-from typing import Final
 
-from nova_numa_ext.policy.network.groups import (
-    GroupRequest,
-    LeafPlan,
-    PlanOptions,
-    PolicyName,
-)
+from nova_numa_ext.policy.jobs.job import ActiveJob, Job
+from nova_numa_ext.policy.jobs.plan import Plan
+from nova_numa_ext.policy.jobs.queue import Fleet, decide
+from nova_numa_ext.policy.jobs.queue_settings import Discipline
+from nova_numa_ext.policy.network.groups import LeafPlan, PolicyName
 from nova_numa_ext.policy.network.pairs import LogMetrics
-from nova_numa_ext.policy.network.planner import plan
 from nova_numa_ext.simulator.network.account import LeafAccount
+from nova_numa_ext.simulator.network.fabric_queue import (
+    FabricClaims,
+    FabricPlanner,
+    queued,
+    settings,
+)
 from nova_numa_ext.simulator.network.mixes import LoggedJob
 from placement_traits.errors import InvalidValueError
 from placement_traits.fabric import Fabric
-from placement_traits.names import NetClass, UplinkShare
-
-_SHARES: Final[Mapping[PolicyName, UplinkShare]] = MappingProxyType(
-    {PolicyName.VNB: UplinkShare.QUIET, PolicyName.EXCLUSIVE: UplinkShare.EXCLUSIVE}
-)
-
-
-_BY_ROOM: Final = frozenset(
-    {
-        PolicyName.FIRST_AVAILABLE,
-        PolicyName.FIRST_CONTIGUOUS,
-        PolicyName.BEST_FIT,
-        PolicyName.EXCLUSIVE,
-    }
-)
-"""Policies with which a job that has no place leaves none for larger ones of its kind: in one leaf, or in several."""
-
-
-class ReplayOrder(StrEnum):
-    """Which job of the queue may start."""
-
-    GREEDY = "greedy"
-    FCFS = "fcfs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +116,20 @@ class _Sharing:
 
 
 class _Replay:
-    def __init__(self, fabric: Fabric, policy: PolicyName, order: ReplayOrder) -> None:
+    def __init__(self, fabric: Fabric, planner: FabricPlanner, discipline: Discipline) -> None:
         self._fabric = fabric
-        self._order = order
-        self._share = _SHARES.get(policy, UplinkShare.SHARED)
-        self._options = PlanOptions() if policy in _SHARES else PlanOptions(policy)
-        self._account = LeafAccount(fabric)
-        self._running: list[tuple[float, int, LeafPlan]] = []
-        self._by_room = policy in _BY_ROOM
-        self._refused: set[int] = set()  # sizes, since anything has changed
+        self._planner = planner
+        self._claims = FabricClaims(LeafAccount(fabric))
+        self._fleet: Fleet[LeafPlan, None, FabricClaims, None] = Fleet(
+            None, self._claims, planner, None
+        )
+        self._settings = settings(discipline)
+        self._is_greedy = discipline is Discipline.GREEDY
+        self._waiting: dict[str, tuple[LoggedJob, Job]] = {}
+        self._kinds = Counter[Hashable]()
+        self._running: list[tuple[float, int, str]] = []
+        self._active: dict[str, ActiveJob[Plan[LeafPlan]]] = {}
         self.sharing = _Sharing()
-        self.queue: list[LoggedJob] = []
         self.ran: list[ReplayedJob] = []
         self.never: list[LoggedJob] = []
 
@@ -156,52 +138,55 @@ class _Replay:
         """When the next job ends, s."""
         return self._running[0][0] if self._running else float("inf")
 
+    @property
+    def is_waiting(self) -> bool:
+        """A job has no place yet."""
+        return bool(self._waiting)
+
+    def submit(self, job: LoggedJob) -> None:
+        """A job comes into the queue."""
+        self._waiting[str(job.number)] = job, queued(job)
+        self._kinds[job.hosts] += 1
+
     def end_until(self, now: float) -> None:
         """Take off all jobs that have ended."""
         while self.next_end <= now:
-            _, number, found = heapq.heappop(self._running)
-            self._account.end(found)
-            self.sharing.end(number, *self._nodes(found))
-            self._refused.clear()
+            _, number, uuid = heapq.heappop(self._running)
+            ended = self._active.pop(uuid)
+            self._claims.give(ended.job, ended.plan)
+            self.sharing.end(number, *self._nodes(ended.plan.places[0]))
 
     def try_queue(self, now: float) -> None:
-        """Start what may start, in the order of the queue."""
-        left: list[LoggedJob] = []
-        for at, job in enumerate(self.queue):
-            if not self._started(job, now):
-                left.append(job)
-                if self._order is ReplayOrder.FCFS:
-                    left += self.queue[at + 1 :]
-                    break
-        self.queue = left
+        """Have one round of the queue."""
+        waiting = [job for each, job in self._waiting.values() if not self._is_known(each)]
+        if not waiting:
+            return
+        kinds = self._kinds
+        if len(waiting) < len(self._waiting):
+            kinds = Counter[Hashable](job.parts[0].count for job in waiting)
+        found = decide(
+            waiting, self._active.values(), self._fleet, now, self._settings, kinds=kinds
+        )
+        for start in found.starts:
+            job = self._left(start.job.uuid)
+            self._active[start.job.uuid] = ActiveJob(start.job, start.plan, now)
+            heapq.heappush(self._running, (now + job.runs_s, job.number, start.job.uuid))
+            places = start.plan.places[0]
+            self.sharing.start(job.number, *self._nodes(places))
+            self.ran.append(ReplayedJob(job, now, {one.leaf: one.hosts for one in places.places}))
+        self.never += map(self._left, found.ended)
 
-    def give_up(self) -> None:
-        """Take off jobs that have no place although nothing runs."""
-        self.never += self.queue[: 1 if self._order is ReplayOrder.FCFS else None]
-        self.queue = self.queue[1:] if self._order is ReplayOrder.FCFS else []
+    def _is_known(self, job: LoggedJob) -> bool:
+        """Tell whether it is known that a job has no place and is in no other's way."""
+        return self._is_greedy and self._planner.is_refused(job.hosts, self._claims)
 
-    def _started(self, job: LoggedJob, now: float) -> bool:
-        if self._is_refused(job.hosts):
-            return False
-        # Of class low: groups go together everywhere, so that no policy knows of traffic.
-        asked = GroupRequest(job.hosts, self._share, net_class=NetClass.LOW)
-        found = plan(self._account.leafs, asked, self._options)
-        if not isinstance(found, LeafPlan):
-            self._refused.add(job.hosts)
-            return False
-        self._account.start(found)
-        self._refused.clear()
-        heapq.heappush(self._running, (now + job.runs_s, job.number, found))
-        self.sharing.start(job.number, *self._nodes(found))
-        self.ran.append(ReplayedJob(job, now, {one.leaf: one.hosts for one in found.places}))
-        return True
-
-    def _is_refused(self, hosts: int) -> bool:
-        """Tell whether it is known that so many hosts have no place now."""
-        if not self._by_room:
-            return hosts in self._refused
-        usual = self._fabric.usual_size
-        return any(each <= hosts and (each <= usual) is (hosts <= usual) for each in self._refused)
+    def _left(self, uuid: str) -> LoggedJob:
+        """Take a job off the queue."""
+        job, _ = self._waiting.pop(uuid)
+        self._kinds[job.hosts] -= 1
+        if not self._kinds[job.hosts]:
+            del self._kinds[job.hosts]
+        return job
 
     def _nodes(self, found: LeafPlan) -> tuple[frozenset[str], frozenset[str]]:
         leafs = frozenset(one.leaf for one in found.places)
@@ -212,29 +197,31 @@ def replay(
     jobs: Sequence[LoggedJob],
     fabric: Fabric,
     policy: PolicyName,
-    order: ReplayOrder = ReplayOrder.GREEDY,
+    discipline: Discipline = Discipline.GREEDY,
     progress: Callable[[int], None] = lambda started: None,
+    *,
+    remembers: bool = True,
 ) -> LogReplay:
     """Replay a log.
 
     :param jobs: in the order of their submission, each number once
+    :param discipline: of the queue
     :param progress: called with the jobs that have started so far, after each event
+    :param remembers: as of :class:`.fabric_queue.FabricPlanner`; only the time differs
     :raises InvalidValueError: no job of the log has a place on the fabric
     """
-    running = _Replay(fabric, policy, order)
+    running = _Replay(fabric, FabricPlanner(fabric, policy, remembers=remembers), discipline)
     coming: Iterator[LoggedJob] = iter(jobs)
     job = next(coming, None)
-    while job is not None or running.next_end < float("inf") or running.queue:
+    while job is not None or running.next_end < float("inf"):
         now = min(running.next_end, job.submitted_at if job is not None else float("inf"))
-        if now == float("inf"):
-            running.give_up()
-            now = max((each.ended_at for each in running.ran), default=0.0)
         running.end_until(now)
         while job is not None and job.submitted_at <= now:
-            running.queue.append(job)
+            running.submit(job)
             job = next(coming, None)
         running.try_queue(now)
         progress(len(running.ran))
+    assert not running.is_waiting, "what fits on the empty fabric has a place when nothing runs"
     return _result(running, fabric)
 
 

@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_numa_ext.policy.network.groups import GroupRequest, LeafPlan, PolicyName
+from nova_numa_ext.policy.jobs.queue_settings import Discipline
+from nova_numa_ext.policy.network.groups import GroupRequest, LeafPlaces, LeafPlan, PolicyName
 from nova_numa_ext.policy.network.pairs import LogMetrics, PlacedGroup, metrics
-from nova_numa_ext.simulator.network import barrio, mixes
+from nova_numa_ext.policy.network.planner import places
+from nova_numa_ext.simulator.network import mixes
 from nova_numa_ext.simulator.network.account import LeafAccount
-from nova_numa_ext.simulator.network.barrio import LogReplay, ReplayOrder, replay
+from nova_numa_ext.simulator.network.barrio import LogReplay, replay
 from nova_numa_ext.simulator.network.mixes import LoggedJob
+from placement_traits import names
 from placement_traits.errors import InvalidValueError
 from placement_traits.fabric import Fabric
 from placement_traits.names import NetClass, UplinkShare
@@ -55,9 +58,9 @@ def jobs_of(seed: int, count: int, most: int) -> list[LoggedJob]:
 
 
 @pytest.mark.parametrize("policy", list(PolicyName))
-@pytest.mark.parametrize("order", list(ReplayOrder))
+@pytest.mark.parametrize("order", list(Discipline))
 def test_the_six_metrics_are_those_of_their_definitions(
-    policy: PolicyName, order: ReplayOrder
+    policy: PolicyName, order: Discipline
 ) -> None:
     plan = fabric([6] * 8, leafs_per_pod=3)
     for seed in range(3):
@@ -68,16 +71,16 @@ def test_the_six_metrics_are_those_of_their_definitions(
             assert getattr(found.metrics, name) == pytest.approx(getattr(expected, name)), name
 
 
-@pytest.mark.parametrize("policy", sorted(barrio._BY_ROOM))
-def test_what_is_not_tried_again_would_be_refused(
-    policy: PolicyName, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("policy", list(PolicyName))
+@pytest.mark.parametrize("discipline", list(Discipline))
+def test_what_is_not_asked_again_would_be_refused(
+    policy: PolicyName, discipline: Discipline
 ) -> None:
     """Larger jobs than one that has no place are not planned at all."""
     plan = fabric([6] * 8, leafs_per_pod=3)
-    logs = [jobs_of(seed, 60, 20) for seed in range(5)]
-    found = [replay(jobs, plan, policy) for jobs in logs]
-    monkeypatch.setattr(barrio, "_BY_ROOM", frozenset())
-    assert [replay(jobs, plan, policy) for jobs in logs] == found
+    for jobs in (jobs_of(seed, 60, 20) for seed in range(3)):
+        found = replay(jobs, plan, policy, discipline)
+        assert replay(jobs, plan, policy, discipline, remembers=False) == found
 
 
 @pytest.mark.parametrize("policy", list(PolicyName))
@@ -124,12 +127,44 @@ def test_who_is_behind_a_large_job_waits_only_in_the_order_of_the_queue() -> Non
     greedy = replay(jobs, plan, FA)
     assert {each.job.number: each.started_at for each in greedy.jobs} == {1: 0, 2: 12, 3: 2}
     assert (greedy.waiting_small_s, greedy.waiting_large_s) == (0.0, 5.5)
-    fcfs = replay(jobs, plan, FA, ReplayOrder.FCFS)
+    fcfs = replay(jobs, plan, FA, Discipline.FCFS)
     assert {each.job.number: each.started_at for each in fcfs.jobs} == {1: 0, 2: 10, 3: 20}
 
 
-@pytest.mark.parametrize("order", list(ReplayOrder))
-def test_a_job_without_a_place_on_an_empty_fabric_holds_up_no_other(order: ReplayOrder) -> None:
+def test_jobs_pass_a_large_one_under_backfill_where_they_have_ended_before_it_starts() -> None:
+    plan = fabric([4, 4], leafs_per_pod=2)
+    jobs = [
+        LoggedJob(1, 0, 10, 6),
+        LoggedJob(2, 1, 10, 8),
+        LoggedJob(3, 2, 20, 2),
+        LoggedJob(4, 3, 5, 2),
+    ]
+    for policy in (FA, VNB):
+        found = replay(jobs, plan, policy, Discipline.EASY)
+        starts = {each.job.number: each.started_at for each in found.jobs}
+        assert starts == {1: 0, 2: 10, 3: 20, 4: 3}, policy
+
+
+def test_free_in_either_of_two_accounts_is_what_is_free_in_both() -> None:
+    plan = fabric([4, 4, 4], leafs_per_pod=3)
+    quiet, small = (GroupRequest(hosts, UplinkShare.QUIET) for hosts in (8, 2))
+    here, there = LeafAccount(plan), LeafAccount(plan)
+    for account, asked in ((here, small), (there, quiet), (there, small)):
+        found = places(account.leafs, asked)
+        assert isinstance(found, LeafPlan)
+        account.start(found)
+    both = here.either(there)
+    assert [leaf.room for leaf in both.leafs.leafs] == [0, 0, 2]
+    assert [leaf.is_large for leaf in both.leafs.leafs] == [True, True, False]
+    assert [leaf.room for leaf in here.leafs.leafs] == [4, 4, 2]
+    held = {"l002": {names.LEAF_REMAINDER: 1}}
+    other = LeafAccount(plan)
+    other.start(LeafPlan((LeafPlaces("l002", 1),), held))
+    assert here.either(other).leafs.leafs[2].room == 0, "its hosts are given in another way there"
+
+
+@pytest.mark.parametrize("order", list(Discipline))
+def test_a_job_without_a_place_on_an_empty_fabric_holds_up_no_other(order: Discipline) -> None:
     plan = fabric([4, 4], leafs_per_pod=2)
     jobs = [LoggedJob(1, 0, 10, 9), LoggedJob(2, 1, 10, 8)]
     seen: list[int] = []
