@@ -9,6 +9,8 @@
     logs in the Standard Workload Format
 :mod:`.fluid`
     what groups get of uplinks that they share
+:mod:`.links`
+    the same over single links, by their routes
 :mod:`.slots`
     two applications on one channel, slot by slot
 
