@@ -11,8 +11,10 @@
     what groups get of uplinks that they share
 :mod:`.links`
     the same over single links, by their routes
+:mod:`.traffic`
+    how fast jobs run that share uplinks; what each sends is drawn by ``traffic.yaml``, there before any run, too
 :mod:`.slots`
     two applications on one channel, slot by slot
 
-Policies see sizes and never traffic, the two models of traffic see no policy: none imports the other side.
+Policies see sizes and never traffic, the models of traffic see no policy: none imports the other side.
 """

@@ -2,8 +2,9 @@
 """Replays a log of jobs on a fabric under a policy, and counts who shares uplinks (Jokanović, section 2.2.5, Barrio).
 
 The policies are those that nova-scheduler runs, the queue is that of the job service. Each job has its hosts alone, and
-runs as long as the log says: what is counted is sharing and waiting, not slowness. When two jobs share, and the six
-metrics, are as :mod:`nova_numa_ext.policy.network.pairs` defines them.
+runs as long as the log says, so that sharing and waiting are counted and no slowness; or, with a :class:`Slowing`, as
+long as the links let it. When two jobs share, and the six metrics, are as :mod:`nova_numa_ext.policy.network.pairs`
+defines them.
 
 The thesis does not say in which order jobs leave the queue. It is that of :mod:`nova_numa_ext.policy.jobs.queue`, with
 any of its disciplines; for backfill jobs end when they have said.
@@ -12,7 +13,7 @@ any of its disciplines; for backfill jobs end when they have said.
 import heapq
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nova_numa_ext.policy.jobs.job import ActiveJob, Job
 from nova_numa_ext.policy.jobs.plan import Plan
@@ -28,6 +29,7 @@ from nova_numa_ext.simulator.network.fabric_queue import (
     settings,
 )
 from nova_numa_ext.simulator.network.mixes import LoggedJob
+from nova_numa_ext.simulator.network.traffic import JobTraffic, SharedLinks
 from placement_traits.errors import InvalidValueError
 from placement_traits.fabric import Fabric
 
@@ -39,11 +41,15 @@ class ReplayedJob:
     :param job: of the log
     :param started_at: s
     :param places: its hosts by leaf
+    :param ended_at: when its hosts were free again, s
+    :param alone: how fast it would have run there alone, in (0, 1]
     """
 
     job: LoggedJob
     started_at: float
     places: Mapping[str, int]
+    ended_at: float
+    alone: float = 1.0
 
     @property
     def waited_s(self) -> float:
@@ -51,16 +57,21 @@ class ReplayedJob:
         return self.started_at - self.job.submitted_at
 
     @property
-    def ended_at(self) -> float:
-        """When its hosts were free again, s."""
-        return self.started_at + self.job.runs_s
+    def slowdown(self) -> float:
+        """How many times as long it has run as the log says: what its leafs and other jobs did."""
+        return (self.ended_at - self.started_at) / self.job.runs_s
+
+    @property
+    def slowdown_by_others(self) -> float:
+        """How many times as long it has run as it would have there alone."""
+        return self.slowdown * self.alone
 
 
 @dataclass(frozen=True, slots=True)
 class LogReplay:
     """What a policy has made of a log.
 
-    :param jobs: that have run, in the order of their starts
+    :param jobs: that have run, in the order of their ends
     :param metrics: the six metrics
     :param waiting_small_s: mean wait of jobs that fit in a leaf; 0 without one
     :param waiting_large_s: mean wait of the others; 0 without one
@@ -115,8 +126,46 @@ class _Sharing:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Slowing:
+    """What slows jobs.
+
+    :param oversubscription: of leafs, 1 or more
+    :param traffic: what a job sends, by its number
+    """
+
+    oversubscription: float
+    traffic: Callable[[int], JobTraffic]
+
+
+@dataclass(slots=True)
+class _Pace:
+    """A job that runs.
+
+    :param left_s: how long it would run on if nothing slowed it
+    :param since: when that was counted
+    :param speed: since then
+    """
+
+    left_s: float
+    since: float
+    speed: float
+
+    def until(self, now: float, speed: float) -> float:
+        """Count what has run, go on at another speed; return when it ends then."""
+        self.left_s = max(0.0, self.left_s - (now - self.since) * self.speed)
+        self.since, self.speed = now, speed
+        return now + self.left_s / speed
+
+
 class _Replay:
-    def __init__(self, fabric: Fabric, planner: FabricPlanner, discipline: Discipline) -> None:
+    def __init__(
+        self,
+        fabric: Fabric,
+        planner: FabricPlanner,
+        discipline: Discipline,
+        slowing: Slowing | None,
+    ) -> None:
         self._fabric = fabric
         self._planner = planner
         self._claims = FabricClaims(LeafAccount(fabric))
@@ -127,7 +176,12 @@ class _Replay:
         self._is_greedy = discipline is Discipline.GREEDY
         self._waiting: dict[str, tuple[LoggedJob, Job]] = {}
         self._kinds = Counter[Hashable]()
-        self._running: list[tuple[float, int, str]] = []
+        self._slowing = slowing
+        self._links = SharedLinks(fabric, slowing.oversubscription) if slowing else None
+        self._ends: list[tuple[float, int]] = []
+        self._paces: dict[int, _Pace] = {}
+        self._end_of: dict[int, float] = {}
+        self._began: dict[int, ReplayedJob] = {}
         self._active: dict[str, ActiveJob[Plan[LeafPlan]]] = {}
         self.sharing = _Sharing()
         self.ran: list[ReplayedJob] = []
@@ -136,7 +190,14 @@ class _Replay:
     @property
     def next_end(self) -> float:
         """When the next job ends, s."""
-        return self._running[0][0] if self._running else float("inf")
+        while self._ends and self._end_of.get(self._ends[0][1]) != self._ends[0][0]:
+            heapq.heappop(self._ends)  # of a job that has become slower or faster
+        return self._ends[0][0] if self._ends else float("inf")
+
+    @property
+    def started(self) -> int:
+        """How many jobs have started so far."""
+        return len(self.ran) + len(self._began)
 
     @property
     def is_waiting(self) -> bool:
@@ -151,10 +212,34 @@ class _Replay:
     def end_until(self, now: float) -> None:
         """Take off all jobs that have ended."""
         while self.next_end <= now:
-            _, number, uuid = heapq.heappop(self._running)
-            ended = self._active.pop(uuid)
+            _, number = heapq.heappop(self._ends)
+            ended = self._active.pop(str(number))
             self._claims.give(ended.job, ended.plan)
             self.sharing.end(number, *self._nodes(ended.plan.places[0]))
+            if self._links:
+                self._links.end(number)
+            self.ran.append(replace(self._began.pop(number), ended_at=self._end_of.pop(number)))
+            del self._paces[number]
+
+    def pace(self, now: float) -> None:
+        """Have jobs run as fast as the links let them now."""
+        for number, speed in (self._links.speeds() if self._links else {}).items():
+            if speed != self._paces[number].speed:
+                self._runs_until(number, self._paces[number].until(now, speed))
+
+    def _runs_until(self, number: int, end: float) -> None:
+        self._end_of[number] = end
+        heapq.heappush(self._ends, (end, number))
+
+    def _start(self, job: LoggedJob, found: LeafPlan, now: float) -> None:
+        places = {one.leaf: one.hosts for one in found.places}
+        alone = 1.0
+        if self._links and self._slowing:
+            alone = self._links.start(job.number, places, self._slowing.traffic(job.number))
+        pace = self._paces[job.number] = _Pace(job.runs_s, now, alone)
+        self._began[job.number] = ReplayedJob(job, now, places, now, alone)
+        self._runs_until(job.number, pace.until(now, alone))
+        self.sharing.start(job.number, *self._nodes(found))
 
     def try_queue(self, now: float) -> None:
         """Have one round of the queue."""
@@ -170,10 +255,7 @@ class _Replay:
         for start in found.starts:
             job = self._left(start.job.uuid)
             self._active[start.job.uuid] = ActiveJob(start.job, start.plan, now)
-            heapq.heappush(self._running, (now + job.runs_s, job.number, start.job.uuid))
-            places = start.plan.places[0]
-            self.sharing.start(job.number, *self._nodes(places))
-            self.ran.append(ReplayedJob(job, now, {one.leaf: one.hosts for one in places.places}))
+            self._start(job, start.plan.places[0], now)
         self.never += map(self._left, found.ended)
 
     def _is_known(self, job: LoggedJob) -> bool:
@@ -200,6 +282,7 @@ def replay(
     discipline: Discipline = Discipline.GREEDY,
     progress: Callable[[int], None] = lambda started: None,
     *,
+    slowing: Slowing | None = None,
     remembers: bool = True,
 ) -> LogReplay:
     """Replay a log.
@@ -207,10 +290,12 @@ def replay(
     :param jobs: in the order of their submission, each number once
     :param discipline: of the queue
     :param progress: called with the jobs that have started so far, after each event
+    :param slowing: what slows jobs; None: nothing
     :param remembers: as of :class:`.fabric_queue.FabricPlanner`; only the time differs
     :raises InvalidValueError: no job of the log has a place on the fabric
     """
-    running = _Replay(fabric, FabricPlanner(fabric, policy, remembers=remembers), discipline)
+    planner = FabricPlanner(fabric, policy, remembers=remembers)
+    running = _Replay(fabric, planner, discipline, slowing)
     coming: Iterator[LoggedJob] = iter(jobs)
     job = next(coming, None)
     while job is not None or running.next_end < float("inf"):
@@ -220,7 +305,8 @@ def replay(
             running.submit(job)
             job = next(coming, None)
         running.try_queue(now)
-        progress(len(running.ran))
+        running.pace(now)
+        progress(running.started)
     assert not running.is_waiting, "what fits on the empty fabric has a place when nothing runs"
     return _result(running, fabric)
 
@@ -236,7 +322,7 @@ def _result(running: _Replay, fabric: Fabric) -> LogReplay:
         tuple(ran),
         LogMetrics(
             completion_s=completion_s,
-            utilisation=sum(each.job.hosts * each.job.runs_s for each in ran)
+            utilisation=sum(each.job.hosts * (each.ended_at - each.started_at) for each in ran)
             / (hosts * completion_s),
             waiting_s=_mean([wait for _, wait in waits]),
             per_group=sum(map(len, sharing.others.values())) / len(ran),

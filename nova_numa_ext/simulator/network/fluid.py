@@ -24,24 +24,41 @@ class Pattern(StrEnum):
 
     ALL_TO_ALL = "all_to_all"
     RING = "ring"
+    HALVES = "halves"
 
 
 def demands(fabric: Fabric, places: Mapping[str, int], pattern: Pattern) -> dict[str, float]:
     """Return what a group sends upwards from each node while nothing slows it, in links of a host.
 
-    :param places: its hosts by leaf
-    :param pattern: all to all: as much to each other host; ring: to the next one, in the order of the leafs
+    :param places: its hosts by leaf, in the order of the fabric
+    :param pattern: all to all: as much to each other host; ring: to the next one, in the order of the leafs; halves:
+        each of the first half to one of the second, and back; of an odd number the last one is idle
     """
     total = sum(places.values())
-    below: dict[str, int] = {}
+    ranks: dict[str, tuple[int, int]] = {}
+    first = 0
     for leaf, hosts in places.items():
         for node in (leaf, *fabric.above(leaf)):
-            below[node] = below.get(node, 0) + hosts
-    return {
-        node: hosts * (total - hosts) / (total - 1) if pattern is Pattern.ALL_TO_ALL else 1.0
-        for node, hosts in below.items()
-        if 0 < hosts < total
+            ranks[node] = ranks.get(node, (first, 0))[0], first + hosts
+        first += hosts
+    sent = {
+        node: _upwards(begin, end, total, pattern)
+        for node, (begin, end) in ranks.items()
+        if 0 < end - begin < total
     }
+    return {node: load for node, load in sent.items() if load > 0}
+
+
+def _upwards(begin: int, end: int, total: int, pattern: Pattern) -> float:
+    """Return what ranks from one up to another send to others."""
+    hosts = end - begin
+    if pattern is Pattern.ALL_TO_ALL:
+        return hosts * (total - hosts) / (total - 1)
+    if pattern is Pattern.RING:
+        return 1.0
+    half = total // 2
+    within = max(0, min(end - half, half) - begin)
+    return float(max(0, min(end, 2 * half) - begin) - 2 * within)
 
 
 def capacities(fabric: Fabric, oversubscription: float) -> dict[str, float]:

@@ -88,6 +88,10 @@ def flows(hosts: Sequence[int], pattern: Pattern) -> Flows:
         return Flows(ranks[:0], ranks[:0], 0.0)
     if pattern is Pattern.RING:
         return Flows(ranks, np.roll(ranks, -1), 1.0)
+    if pattern is Pattern.HALVES:
+        half = len(ranks) // 2
+        first, second = ranks[:half], ranks[half : 2 * half]
+        return Flows(np.concatenate([first, second]), np.concatenate([second, first]), 1.0)
     senders, receivers = np.repeat(ranks, len(ranks)), np.tile(ranks, len(ranks))
     others = senders != receivers
     return Flows(senders[others], receivers[others], 1.0 / (len(ranks) - 1))
