@@ -59,8 +59,7 @@ class JobMix:
 
 def mixes() -> dict[str, JobMix]:
     """Return the mixes of the file by their names."""
-    text = resources.files("nova_numa_ext.simulator.network").joinpath("mixes.yaml").read_text()
-    found: Mapping[str, Any] = yaml.safe_load(text)
+    found = _file()
     return {
         name: JobMix(
             name,
@@ -73,6 +72,23 @@ def mixes() -> dict[str, JobMix]:
         )
         for name, mix in found["mixes"].items()
     }
+
+
+def held_out_seeds() -> range:
+    """Return the seeds that no one looks at before a final table."""
+    first, last = _file()["held_out_seeds"]
+    return range(first, last + 1)
+
+
+def oversubscriptions() -> tuple[float, ...]:
+    """Return the over-subscriptions of leafs in the order of the file."""
+    return tuple(map(float, _file()["oversubscription"]))
+
+
+def _file() -> Mapping[str, Any]:
+    text = resources.files("nova_numa_ext.simulator.network").joinpath("mixes.yaml").read_text()
+    found: Mapping[str, Any] = yaml.safe_load(text)
+    return found
 
 
 def draw(mix: JobMix, count: int, hosts: int, seed: int) -> tuple[LoggedJob, ...]:

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The study of blocks: runs are kept one by one, seeds stay held out, a difference is what logs show."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from benchmarks import vnb_study
+from benchmarks.bench_vnb import (
+    COMPARED,
+    PAIRS,
+    POLICIES,
+    RIVALS,
+    differences,
+    falls,
+    mixes_in_order,
+    runs_of,
+    seeds_of,
+)
+from benchmarks.vnb_study import KeptRuns, VnbRun, difference, done, figures_of
+from nova_numa_ext.policy.network.groups import PolicyName
+from placement_traits.errors import InvalidValueError
+from tests.support.fabrics import fabric
+
+SMALL = fabric([18] * 6, leafs_per_pod=3)
+RUN = VnbRun("c1", 1, 30, PolicyName.VNB, 4.0)
+
+
+def test_what_is_kept_is_not_run_again(tmp_path: Path) -> None:
+    kept = KeptRuns(tmp_path / "runs")
+    ran: list[VnbRun] = []
+    runs = [RUN, VnbRun("c1", 1, 30, PolicyName.BEST_FIT)]
+    first = done(runs[:1], SMALL, kept, lambda run, left: ran.append(run))
+    both = done(runs, SMALL, kept, lambda run, left: ran.append(run))
+    assert ran == runs
+    assert both[RUN] == first[RUN]
+    assert sorted(each.name for each in (tmp_path / "runs").iterdir()) == [
+        "c1-30-1-best_fit.json",
+        "c1-30-1-vnb-4to1.json",
+    ]
+
+
+def test_runs_of_another_study_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    KeptRuns(tmp_path).keep(RUN, {"waiting_s": 1.0})
+    assert KeptRuns(tmp_path).get(RUN) == {"waiting_s": 1.0}
+    monkeypatch.setattr(vnb_study, "drawn_by", lambda: "another")
+    with pytest.raises(InvalidValueError, match="the mixes and the traffic of now"):
+        KeptRuns(tmp_path).get(RUN)
+    (tmp_path / RUN.name).write_text("[]")
+    with pytest.raises(InvalidValueError, match="figures of a run"):
+        KeptRuns(tmp_path).get(RUN)
+
+
+def test_a_run_is_the_same_each_time_but_for_its_time() -> None:
+    run = VnbRun("p0", 1, 60, PolicyName.BEST_FIT, 4.0)
+    first, second = (dict(figures_of(run, SMALL)) for _ in range(2))
+    assert first.pop("cpu_s") >= 0 and second.pop("cpu_s") >= 0
+    assert first == second
+    assert first["slowdown_large"] > first["by_others_large"] > 1.0
+
+
+def test_held_out_seeds_run_in_the_end_only() -> None:
+    assert seeds_of("1,3-5,4", final=False) == (1, 3, 4, 5)
+    assert seeds_of("100-119", final=True) == tuple(range(100, 120))
+    for text in ("99-100", "119", "", "a", "5-4"):
+        with pytest.raises(InvalidValueError):
+            seeds_of(text, final=False)
+
+
+def test_a_difference_is_what_pairs_show_not_what_logs_scatter() -> None:
+    chance = random.Random(1)
+    other = [chance.uniform(0, 100) for _ in range(20)]
+    errors = [chance.uniform(0, 1) for _ in range(10)]
+    noise = [*errors, *(-each for each in errors)]
+    less = difference(
+        {"m": [(each - 2 + error, each) for each, error in zip(other, noise, strict=True)]}
+    )
+    assert less.answer == "less" and less.low < less.mean < less.high < 0
+    assert less.mean == pytest.approx(-2, abs=0.6)
+    same = difference(
+        {"m": [(each + error, each) for each, error in zip(other, noise, strict=True)]}
+    )
+    assert same.answer == "no difference"
+    with pytest.raises(InvalidValueError, match="2 or more"):
+        difference({"m": [(1.0, 2.0)], "n": [(1.0, 2.0)] * 2})
+
+
+def test_each_mix_counts_as_much_however_many_logs_it_has() -> None:
+    found = difference({"m": [(1.0, 0.0)] * 2, "n": [(3.0, 0.0)] * 8})
+    assert (found.mean, found.low, found.high, found.logs) == (2.0, 2.0, 2.0, 10)
+    assert found.answer == "more"
+    assert difference({"m": [(1.0, 0.0)] * 9}).answer == "too few logs"
+
+
+def test_the_order_is_that_of_all_logs_of_a_mix() -> None:
+    pairs = dict(zip(POLICIES, (9.0, 5.0, 4.0, 3.0, 0.0), strict=True))
+    runs = {
+        VnbRun("c1", seed, 30, policy): dict.fromkeys(PAIRS, number + worse)
+        for policy, number in pairs.items()
+        for seed, worse in ((1, 0.0), (2, 5.0 if policy is PolicyName.VNB else 0.0))
+    }
+    assert mixes_in_order(runs) == {"c1": False}
+    of_first = {run.policy: figures for run, figures in runs.items() if run.seed == 1}
+    assert falls(of_first, PAIRS)
+    assert not falls(of_first | {PolicyName.EXCLUSIVE: dict.fromkeys(PAIRS, 1.0)}, PAIRS)
+
+
+def test_blocks_are_compared_with_best_fit_on_the_same_logs() -> None:
+    runs = [run for run in runs_of(["c1"], range(10), 30) if run.oversubscription]
+    figures = {run: dict.fromkeys(COMPARED, float(run.policy is RIVALS[0])) for run in runs}
+    found = differences(figures)
+    assert {over for over, _ in found} == {1.0, 2.0, 4.0, 8.0}
+    assert {each.answer for each in found.values()} == {"more"}
+    assert differences({run: each for run, each in figures.items() if run.seed == 1}) == {}
