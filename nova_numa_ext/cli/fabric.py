@@ -95,7 +95,7 @@ class ApplyFabric(command.Lister):  # type: ignore[misc]
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and rows."""
-        plan = _read("native", parsed_args.file, "", FabricKind.ETHERNET)
+        plan = read_plan(parsed_args.file)
         writer = self.app.client_manager.numa.fabric_writer()
         changes = writer.apply(plan, dry_run=parsed_args.dry_run)
         done = "would be done" if parsed_args.dry_run else "done"
@@ -153,7 +153,7 @@ class VerifyFabric(command.Lister):  # type: ignore[misc]
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and rows."""
-        plan = _read("native", parsed_args.file, "", FabricKind.ETHERNET)
+        plan = read_plan(parsed_args.file)
         if parsed_args.source == _LLDP:
             elsewhere = _heard_elsewhere(plan, parsed_args.seen)
         else:
@@ -230,6 +230,15 @@ def _heard_elsewhere(plan: Fabric, file: str) -> dict[str, str | None]:
         if neighbour is None or not neighbour.is_node(leaf):
             found[host] = None if neighbour is None else str(neighbour)
     return found
+
+
+def read_plan(file: str) -> Fabric:
+    """Return the fabric of a file in our own YAML.
+
+    :raises CommandError: the file cannot be read
+    :raises InvalidValueError: it is no fabric
+    """
+    return native.read(_text(file), file)
 
 
 def _text(file: str) -> str:

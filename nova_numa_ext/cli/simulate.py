@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack numa simulate`` and ``openstack numa simulate trace``."""
+"""``openstack numa simulate``, ``openstack numa simulate trace`` and ``openstack numa simulate network``."""
 
 import argparse
 import sys
@@ -10,8 +10,10 @@ from osc_lib.command import command
 from nova_numa_ext.cli import flavor_request, formatting
 from nova_numa_ext.cli.cloud import Cloud
 from nova_numa_ext.cli.explain import terms_text
+from nova_numa_ext.cli.fabric import read_plan
 from nova_numa_ext.policy.terms import sentence
 from nova_numa_ext.simulator import cli as simulator
+from nova_numa_ext.simulator.network import report as network
 
 _WEIGHTS: Final = (
     "Scores use the default multipliers and those of host aggregates; for those of nova.conf run numa-ext-explain "
@@ -85,3 +87,29 @@ class SimulateTrace(command.Lister):  # type: ignore[misc]
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and rows, one row per strategy; raises NumaExtError for a value that is not allowed."""
         return simulator.table(simulator.run(parsed_args, simulator.ProgressBar(sys.stderr)))
+
+
+class SimulateNetwork(command.Lister):  # type: ignore[misc]
+    """Replay a log of jobs on a fabric under policies for groups; every figure is modelled.
+
+    Nothing is asked of the cloud. Jobs have their hosts alone, wait in the queue of the job service, and run as long as
+    the log says, or, with --oversubscription, are slowed by others on uplinks. Progress is drawn on the terminal; times
+    are in seconds.
+    """
+
+    auth_required = False
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the fabric and the options of a replay."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--fabric", metavar="<file>", help="Fabric, as fabric import writes it (YAML)"
+        )
+        network.add_arguments(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows, one row per policy; raises NumaExtError for a value that is not allowed."""
+        plan = None if parsed_args.fabric is None else read_plan(parsed_args.fabric)
+        progress = simulator.ProgressBar(sys.stderr)
+        return network.table(network.replays(parsed_args, plan, progress))

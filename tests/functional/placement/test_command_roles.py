@@ -163,6 +163,7 @@ def test_the_page_says_so():
         "flavor check",
         "group scaling replay",
         "simulate trace",
+        "simulate network",
         "fabric import",
         "fabric verify",
     }
