@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lanes of a host's own uplink: which server's traffic goes before which, as text for nft and tc; pure.
+
+:mod:`.grouping`
+    which classes have a lane of their own where there are fewer lanes than classes
+:mod:`.planning`
+    whether an uplink may have lanes at all, and which
+:mod:`.ruleset`
+    the marks: nft rules for taps and tunnels
+:mod:`.queues`
+    the lanes: a batch for tc
+:mod:`.guard`
+    when lanes that others overwrite are given up
+:mod:`.terms`
+    why there are none, each reason with its sentence
+
+A packet has its lane in the skb's priority, which is set where it comes out of the guest: in a chain of nft at the
+tap's netdev ingress, never by tc there, which Open vSwitch's policing owns. DSCP says the same to switches: in the
+outer header of tunnels that the host makes, in the guest's own header on VLAN and flat networks. ECN bits stay as they
+are.
+
+**Nothing writes these texts yet**: no unit of the agent has the right to, and that marks survive Open vSwitch and
+encapsulation up to the uplink has not been shown. What is known of the kernel (``____dev_forward_skb``): a veth pair
+sets the priority to 0, so ports that are plugged through one cannot have a lane.
+"""

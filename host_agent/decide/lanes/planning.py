@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether an uplink may have lanes, and which: off wherever queues of others are, or may come.
+
+Three lanes: latency-critical servers go first, up to a cap, so that one that runs away or lies starves no other; the
+host's own traffic and that of servers without a tier is in the middle; best-effort servers get at least their share.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from host_agent.decide.lanes.terms import LaneTerm
+from placement_traits.errors import InvalidValueError
+from placement_traits.names import Tier
+from placement_traits.reason import Reason
+
+HANDLE: Final = "4e"
+"""Major number of our root qdisc."""
+
+MOST_MBPS: Final = 10_000
+"""Above it queues in the kernel take locks that adapters with many queues do without."""
+
+_DEFAULT_QDISCS: Final = frozenset({"noqueue", "mq", "fq_codel", "pfifo_fast", "fq"})
+_NOOP: Final = "linux-noop"
+_NAME_LENGTH: Final = 15  # IFNAMSIZ - 1
+_SIGNS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+class LaneQueue(StrEnum):
+    """What lanes are made of, the better one first."""
+
+    ETS = "ets"
+    HTB = "htb"
+
+
+class LaneNetwork(StrEnum):
+    """How a port's packets leave the host, by the type of its network."""
+
+    TUNNEL = "tunnel"
+    VLAN = "vlan"
+    FLAT = "flat"
+
+
+@dataclass(frozen=True, slots=True)
+class UplinkFacts:
+    """What is known of a network device of the host.
+
+    :param device: its name
+    :param speed_mbps: None: not known
+    :param root_qdisc: its kind
+    :param root_handle: its major number, as tc shows it without the colon
+    :param is_bond: it is one
+    :param has_offload: the adapter does mqprio itself
+    :param ovs_qos: type of the QoS of its port in Open vSwitch, '' for none; None: it is no such port
+    """
+
+    device: str
+    speed_mbps: int | None
+    root_qdisc: str
+    root_handle: str = ""
+    is_bond: bool = False
+    has_offload: bool = False
+    ovs_qos: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LanePort:
+    """A port of a server.
+
+    :param device: its tap
+    :param tier: of the server; None: it has none
+    :param network: how its packets leave the host
+    :param has_policy: its port or network has a QoS policy of Neutron
+    :param is_behind_veth: it is plugged through a veth pair
+    :param bypasses: its packets do not pass the kernel
+    """
+
+    device: str
+    tier: Tier | None
+    network: LaneNetwork
+    has_policy: bool = False
+    is_behind_veth: bool = False
+    bypasses: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficLane:
+    """One lane.
+
+    :param number: minor number of its class, >= 1, in the order in which lanes are served
+    :param dscp: that its packets carry, 0 to 63; None: what they have
+    :param share: of the link that it has at least, in (0, 1]
+    :param cap: of the link that it has at most while others want more, in (0, 1]
+    :param is_strict: it goes before all others, up to its cap
+    """
+
+    number: int
+    dscp: int | None
+    share: float
+    cap: float = 1.0
+    is_strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSettings:
+    """What operators decide.
+
+    :param strict_cap: share of the link up to which latency-critical servers go first, in (0, 1)
+    :param best_effort_share: that best-effort servers have at least of what is left, in (0, 1)
+    :param is_forced: lanes in spite of speed or bond
+    :raises InvalidValueError: a share has no meaning
+    """
+
+    strict_cap: float = 0.3
+    best_effort_share: float = 0.5
+    is_forced: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("strict_cap", self.strict_cap),
+            ("best_effort_share", self.best_effort_share),
+        ):
+            if not 0.0 < value < 1.0:
+                raise InvalidValueError(name, value, "a share above 0 and below 1")
+
+
+@dataclass(frozen=True, slots=True)
+class LanePlan:
+    """Lanes of an uplink.
+
+    :param device: the uplink
+    :param speed_mbps: of it
+    :param queue: what they are made of
+    :param lanes: in the order in which they are served
+    :param lane_of: number of the lane of each tier; None: of what has none
+    """
+
+    device: str
+    speed_mbps: int
+    queue: LaneQueue
+    lanes: tuple[TrafficLane, ...]
+    lane_of: dict[Tier | None, int]
+
+    def lane(self, tier: Tier | None) -> TrafficLane:
+        """Return the lane of a tier."""
+        return self.lanes[self.lane_of[tier] - 1]
+
+
+def planned(
+    facts: UplinkFacts, kernel: Iterable[LaneQueue], settings: LaneSettings
+) -> LanePlan | tuple[Reason, ...]:
+    """Return the lanes of an uplink, or all reasons why it has none.
+
+    :param kernel: the queues that it has
+    :raises InvalidValueError: the device has no name that tc and nft take as one word
+    """
+    checked(facts.device)
+    available = set(kernel)
+    refused = tuple(_refused(facts, available, settings))
+    if refused or facts.speed_mbps is None:
+        return refused
+    queue = next(each for each in LaneQueue if each in available)
+    rest = 1.0 - settings.strict_cap
+    best_effort = rest * settings.best_effort_share
+    lanes = (
+        TrafficLane(1, 46, settings.strict_cap, settings.strict_cap, is_strict=True),
+        TrafficLane(2, None, rest - best_effort),
+        TrafficLane(3, 8, best_effort),
+    )
+    return LanePlan(facts.device, facts.speed_mbps, queue, lanes, {Tier.LC: 1, None: 2, Tier.BE: 3})
+
+
+def unmarked(port: LanePort) -> Reason | None:
+    """Return why a port gets no mark; None: it may have one."""
+    for is_so, term in (
+        (port.has_policy, LaneTerm.QOS_POLICY),
+        (port.bypasses, LaneTerm.BYPASS),
+        (port.is_behind_veth, LaneTerm.VETH),
+    ):
+        if is_so:
+            return Reason(term, port.device, where=port.device)
+    return None
+
+
+def checked(device: str) -> str:
+    """Return the name of a device.
+
+    :raises InvalidValueError: tc and nft would not take it as one word
+    """
+    if not (0 < len(device) <= _NAME_LENGTH and set(device) <= _SIGNS and device[0] not in "-."):
+        raise InvalidValueError("device", device, f"{_NAME_LENGTH} letters, digits, '.', '_', '-'")
+    return device
+
+
+def noop_command(device: str) -> str:
+    """Return what an operator may run so that Open vSwitch leaves a port's queues alone; we never run it."""
+    return f"ovs-vsctl set port {checked(device)} qos=@q -- --id=@q create qos type={_NOOP}"
+
+
+def _refused(
+    facts: UplinkFacts, available: set[LaneQueue], settings: LaneSettings
+) -> Iterable[Reason]:
+    device = facts.device
+    may = settings.is_forced or facts.has_offload
+    if facts.speed_mbps is None or facts.speed_mbps < 1:
+        yield Reason(LaneTerm.SPEED, "unknown", where=device)
+    elif facts.speed_mbps > MOST_MBPS and not may:
+        yield Reason(LaneTerm.TOO_FAST, facts.speed_mbps, MOST_MBPS, device)
+    if facts.is_bond and not may:
+        yield Reason(LaneTerm.BOND, device, where=device)
+    if facts.ovs_qos is not None and facts.ovs_qos != _NOOP:
+        yield Reason(LaneTerm.OVS_QOS, facts.ovs_qos or "none", noop_command(device), device)
+    if facts.root_handle != HANDLE and facts.root_qdisc not in _DEFAULT_QDISCS:
+        yield Reason(LaneTerm.ROOT_QDISC, facts.root_qdisc, where=device)
+    if not available:
+        yield Reason(LaneTerm.SCHEDULER, 0, " or ".join(LaneQueue))
