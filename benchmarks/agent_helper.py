@@ -87,10 +87,10 @@ class RememberingOperations(HostOperations):
     def _together(self, tid: int) -> float:
         return max(self._known[self._servers[tid]].shares.values())
 
-    def count(self, threads: Sequence[tuple[str, Sequence[int]]]) -> CountReport:
+    def count(self, threads: Sequence[tuple[str, Sequence[int]]], others_stay: bool) -> CountReport:
         """Read counters as on a compute host; see :mod:`benchmarks.agent_counters`."""
-        self._servers = {tid: uuid for uuid, tids in threads for tid in tids}
-        return super().count(threads)
+        self._servers |= {tid: uuid for uuid, tids in threads for tid in tids}
+        return super().count(threads, others_stay)
 
     def process(self, uuid: str) -> Process:
         """Read the process; its threads are on the remembered CPUs."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The host model in place of performance counters; imported only where it is asked for, because numpy is large."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from emulation.physics.sensor import ModelSensor, Partition
 from host_agent.machine.rdt.reader import ResctrlReader
@@ -41,13 +41,15 @@ class ModelledCounters:
         self._topology: HostTopology | None = None
         self._sensor: ModelSensor | None = None
 
-    def read(self, observation: Observation, now_s: float) -> Readings:
-        """See :class:`CounterSource`; every figure is *modelled*."""
+    def read(
+        self, observation: Observation, now_s: float, only: Collection[str] | None = None
+    ) -> Readings:
+        """See :class:`CounterSource`; every figure is *modelled*, of the whole host."""
         if self._sensor is None or observation.topology != self._topology:
             self._topology = observation.topology
             self._sensor = self._make(observation.topology)
         signals = self._sensor.read(observation, self._partitions(observation))
-        managed = {guest.uuid for guest in observation.guests if measured(guest)}
+        managed = {guest.uuid for guest in observation.guests if measured(guest, only)}
         counters = {
             uuid: ServerCounters(found.ipc, found.mpi, found.stall_rate)
             for uuid, found in signals.items()

@@ -85,6 +85,7 @@ class FakeHost:
     waits: list[float] = field(default_factory=list)
     waited: Callable[[float], None] = lambda _seconds: None
     counts: tuple[ThreadCount, ...] = ()
+    counts_stay: bool = False
     counted: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     count_problem: str = ""
     libvirt_counts: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -215,7 +216,8 @@ class FakeHost:
         reported = _ram(found) if self.mover_tells and not remaining else ()
         return MoveReport(moved, remaining, 0, 1, 0.0, "", 0.0, reported)
 
-    def count(self, threads: Sequence[tuple[str, Sequence[int]]]) -> CountReport:
+    def count(self, threads: Sequence[tuple[str, Sequence[int]]], others_stay: bool) -> CountReport:
+        self.counts_stay = others_stay
         self.counted = [(uuid, tuple(tids)) for uuid, tids in threads]
         known = tuple(c for c in self.counts if (c.uuid, c.tid) in _pairs(threads))
         return CountReport(known, self.count_problem)

@@ -39,7 +39,7 @@ class Privileged(Protocol):
     def move_memory(self, uuid: str, targets: Sequence[Target], limits: MoveLimits) -> MoveReport:
         """Move pages."""
 
-    def count(self, threads: Sequence[tuple[str, Sequence[int]]]) -> CountReport:
+    def count(self, threads: Sequence[tuple[str, Sequence[int]]], others_stay: bool) -> CountReport:
         """Hardware counters of vCPU threads."""
 
     def plug_latency_port(self, uuid: str) -> None:

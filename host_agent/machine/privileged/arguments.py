@@ -217,7 +217,7 @@ BOUNDS: Final[Mapping[str, tuple[Check, ...]]] = {
         ),
         _LIMITS,
     ),
-    "count": (many(record(_UUID, many(_TID, _THREADS_MAX)), _SERVERS_MAX),),
+    "count": (many(record(_UUID, many(_TID, _THREADS_MAX)), _SERVERS_MAX), anything),
     "plug_latency_port": (_UUID,),
     "plug_vsock": (_UUID,),
     "unplug_vsock": (_UUID,),

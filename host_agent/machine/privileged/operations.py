@@ -224,13 +224,14 @@ class HostOperations(RdtOperations):
         return sample_agrees(found, ram_shares(left.ranges))
 
     @reads
-    def count(self, threads: Sequence[tuple[str, Sequence[int]]]) -> CountReport:
+    def count(self, threads: Sequence[tuple[str, Sequence[int]]], others_stay: bool) -> CountReport:
         """Read the hardware counters of vCPU threads; those that are not named any more are closed.
 
-        :param threads: (UUID, thread ids) of every server that is to be counted
+        :param threads: (UUID, thread ids) of every server that is to be read
+        :param others_stay: those that are not named are counted on
         """
         with self._counting:
-            return self._counters.count(dict(threads), self._vcpu_threads)
+            return self._counters.count(dict(threads), self._vcpu_threads, others_stay=others_stay)
 
     def _vcpu_threads(self, uuid: str) -> dict[int, bool]:
         try:

@@ -140,20 +140,28 @@ class ThreadCounters:
     _events: Mapping[str, PerfEvent] | None = None
     _absent: str = ""
 
-    def count(self, requested: Mapping[str, Sequence[int]], threads: VcpuThreads) -> CountReport:
+    def count(
+        self,
+        requested: Mapping[str, Sequence[int]],
+        threads: VcpuThreads,
+        *,
+        others_stay: bool = False,
+    ) -> CountReport:
         """Read the counters of these threads; open those that are new, close those that are not named any more.
 
         :param requested: UUID -> thread ids
         :param threads: looked up for servers with new threads only
+        :param others_stay: those that are not named stay open, and are not read
         """
         keys = {(uuid, tid) for uuid, tids in requested.items() for tid in tids}
-        for key in set(self._groups) - keys:
-            self._close(key)
+        if not others_stay:
+            for key in set(self._groups) - keys:
+                self._close(key)
         if self._absent:
             return CountReport((), self._absent)
         problems: list[str] = []
         self._open_all(keys - set(self._groups), threads, problems)
-        counts = [self._read(key, problems) for key in sorted(self._groups)]
+        counts = [self._read(key, problems) for key in sorted(keys & self._groups.keys())]
         found = tuple(count for count in counts if count is not None)
         return CountReport(found, problems[0] if problems else "")
 

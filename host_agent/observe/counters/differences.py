@@ -7,7 +7,7 @@ guess. The controllers hold for some samples and then do without.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,24 +37,46 @@ class Differences:
     """Makes readings of totals."""
 
     def __init__(self) -> None:
-        self._before: dict[tuple[str, int], ThreadCount] = {}
-        self._at_s: float | None = None
+        self._before: dict[str, _Reading] = {}
 
-    def since(self, counts: Iterable[ThreadCount], now_s: float) -> dict[str, ServerCounters]:
-        """Return UUID -> counters since the last call; a server with a new thread is not measured this time."""
-        now = {(count.uuid, count.tid): count for count in counts}
-        elapsed_s = now_s - self._at_s if self._at_s is not None else 0.0
-        before, self._before, self._at_s = self._before, now, now_s
-        if elapsed_s <= 0:
-            return {}
-        parts: dict[str, list[Totals | None]] = defaultdict(list)
-        for key, count in now.items():
-            parts[count.uuid].append(_difference(before.get(key), count))
-        return {
-            uuid: _counters(threads, elapsed_s)
-            for uuid, found in parts.items()
-            if len(threads := [one for one in found if one is not None]) == len(found)
-        }
+    def since(
+        self, counts: Iterable[ThreadCount], now_s: float, only: Collection[str] | None = None
+    ) -> dict[str, ServerCounters]:
+        """Return UUID -> counters since the server was read last; one with a new thread is not measured this time.
+
+        :param only: UUIDs of servers that were read, the others wait for their next reading; None: all
+        """
+        threads: dict[str, dict[int, ThreadCount]] = defaultdict(dict)
+        for count in counts:
+            threads[count.uuid][count.tid] = count
+        before, now = (
+            self._before,
+            {uuid: _Reading(now_s, found) for uuid, found in threads.items()},
+        )
+        waiting = {} if only is None else {u: r for u, r in before.items() if u not in only}
+        self._before = waiting | now
+        found = {uuid: reading.since(before.get(uuid)) for uuid, reading in now.items()}
+        return {uuid: counters for uuid, counters in found.items() if counters is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Totals of a server's threads, by thread, at a time."""
+
+    at_s: float
+    threads: Mapping[int, ThreadCount]
+
+    def since(self, before: "_Reading | None") -> ServerCounters | None:
+        """Return what was counted between two readings; None where not all threads were."""
+        if before is None or self.at_s <= before.at_s:
+            return None
+        parts = [
+            part
+            for tid, count in self.threads.items()
+            if (part := _difference(before.threads.get(tid), count)) is not None
+        ]
+        counted = len(parts) == len(self.threads)
+        return _counters(parts, self.at_s - before.at_s) if counted else None
 
 
 def _difference(before: ThreadCount | None, now: ThreadCount) -> Totals | None:

@@ -4,7 +4,7 @@
 They miss vCPUs that were plugged in later and are not corrected for shared counters: the second choice.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from host_agent.machine.libvirt import AgentEndsError
@@ -27,7 +27,9 @@ class LibvirtCounters:
         self._differences = Differences()
         self._last = Readings()
 
-    def read(self, observation: Observation, now_s: float) -> Readings:
+    def read(
+        self, observation: Observation, now_s: float, only: Collection[str] | None = None
+    ) -> Readings:
         """See :class:`.source.CounterSource`."""
         try:
             totals = self._totals()
@@ -38,11 +40,11 @@ class LibvirtCounters:
         counts = [
             _libvirt_count(guest.uuid, found, now_s)
             for guest in observation.guests
-            if measured(guest) and (found := totals.get(guest.uuid))
+            if measured(guest, only) and (found := totals.get(guest.uuid))
         ]
         counters = {
             uuid: _per_vcpu(one, guest)
-            for uuid, one in self._differences.since(counts, now_s).items()
+            for uuid, one in self._differences.since(counts, now_s, only).items()
             if (guest := observation.get(uuid)) is not None
         }
         problem = "" if counts else "nova has no [libvirt]enabled_perf_events"

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counters of vCPU threads by perf_event_open."""
 
+from collections.abc import Collection
+
 from host_agent.machine.privileged.api import Privileged
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.process import Role
@@ -19,16 +21,20 @@ class PerfCounters:
         self._privileged = privileged
         self._differences = Differences()
 
-    def read(self, observation: Observation, now_s: float) -> Readings:
+    def read(
+        self, observation: Observation, now_s: float, only: Collection[str] | None = None
+    ) -> Readings:
         """See :class:`.source.CounterSource`."""
         threads = [
-            (guest.uuid, _vcpu_threads(guest)) for guest in observation.guests if measured(guest)
+            (guest.uuid, _vcpu_threads(guest))
+            for guest in observation.guests
+            if measured(guest, only)
         ]
         try:
-            report = self._privileged.count(threads)
+            report = self._privileged.count(threads, only is not None)
         except (NumaExtError, OSError) as error:
             return Readings(problem=str(error))
-        counters = self._differences.since(report.counts, now_s)
+        counters = self._differences.since(report.counts, now_s, only)
         return Readings(counters, "perf" if report.counts else "", report.problem)
 
 

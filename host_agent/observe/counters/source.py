@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a source of performance counters is, and what it gets and gives."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -29,11 +29,14 @@ class Readings:
 class CounterSource(Protocol):
     """Where counters come from."""
 
-    def read(self, observation: Observation, now_s: float) -> Readings:
-        """Return what was counted since the last call; must not block.
+    def read(
+        self, observation: Observation, now_s: float, only: Collection[str] | None = None
+    ) -> Readings:
+        """Return what was counted of each server since it was read last; must not block.
 
         :param observation: the servers and their threads
         :param now_s: monotonic time, seconds
+        :param only: UUIDs of servers that are asked for, the others go on to be counted; None: all
         """
 
 
@@ -53,7 +56,12 @@ class CounterHost:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def measured(guest: Guest) -> bool:
-    """Tell whether a server is to be measured: managed and running."""
+def measured(guest: Guest, only: Collection[str] | None = None) -> bool:
+    """Tell whether a server is to be measured: managed and running.
+
+    :param only: UUIDs of servers that are asked for; None: all
+    """
+    if only is not None and guest.uuid not in only:
+        return False
     managed = guest.workload.request is not None
     return managed and guest.workload.activity is Activity.RUNNING and guest.process is not None

@@ -2,7 +2,7 @@
 """Sources made of others: the first that counts, one reading for several readers, a log of what changes."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from host_agent.model.assignment import Observation
 from host_agent.model.counters import ServerCounters
@@ -14,7 +14,9 @@ LOG = logging.getLogger(__name__)
 class NoCounters:
     """``[counters]source = none``."""
 
-    def read(self, observation: Observation, now_s: float) -> Readings:
+    def read(
+        self, observation: Observation, now_s: float, only: Collection[str] | None = None
+    ) -> Readings:
         """Count nothing."""
         return Readings()
 
@@ -27,13 +29,20 @@ class FirstOf:
 
     def __init__(self, *sources: CounterSource) -> None:
         self._sources = sources
+        self._counts: CounterSource | None = None
 
-    def read(self, observation: Observation, now_s: float) -> Readings:
-        """See :class:`CounterSource`."""
+    def read(
+        self, observation: Observation, now_s: float, only: Collection[str] | None = None
+    ) -> Readings:
+        """See :class:`CounterSource`; a source that counts not all servers may count none of some."""
+        if only is not None and self._counts is not None:
+            return self._counts.read(observation, now_s, only)
         problems = []
+        self._counts = None
         for source in self._sources:
-            found = source.read(observation, now_s)
+            found = source.read(observation, now_s, only)
             if found.source:
+                self._counts = source
                 return found
             if found.problem:
                 problems.append(found.problem)
@@ -57,9 +66,11 @@ class Shared:
     ) -> None:
         self._inner, self._others = inner, others
 
-    def read(self, observation: Observation, now_s: float) -> Readings:
+    def read(
+        self, observation: Observation, now_s: float, only: Collection[str] | None = None
+    ) -> Readings:
         """See :class:`CounterSource`."""
-        found = self._inner.read(observation, now_s)
+        found = self._inner.read(observation, now_s, only)
         for take in self._others:
             take(found.counters, now_s)
         return found
@@ -75,11 +86,17 @@ class LoggedOnce:
         self._inner = inner
         self._logged: tuple[str, str] | None = None
 
-    def read(self, observation: Observation, now_s: float) -> Readings:
+    def read(
+        self, observation: Observation, now_s: float, only: Collection[str] | None = None
+    ) -> Readings:
         """See :class:`CounterSource`."""
-        found = self._inner.read(observation, now_s)
+        found = self._inner.read(observation, now_s, only)
         state = (found.source, found.problem)
-        if state != self._logged and any(measured(guest) for guest in observation.guests):
+        if (
+            only is None
+            and state != self._logged
+            and any(measured(guest) for guest in observation.guests)
+        ):
             self._logged = state
             if found.source:
                 LOG.info("performance counters: %s%s", found.source, _because(found.problem))

@@ -262,7 +262,7 @@ report = seam.move_memory(uuid, [target], MoveLimits(1 << 30, 0, 10.0))
 request = PartitionRequest(uuid, Tier.BE, (0,), mba_percent={0: 50})
 partition = Partitions(seam, RdtOptions()).partition([request], write=True)
 seam.in_control()
-counted = seam.count([(uuid, (found.threads[-1].tid,))])
+counted = seam.count([(uuid, (found.threads[-1].tid,))], False)
 quota = seam.limit_cpu_time([(uuid, 50)], False)
 released = seam.release_throttles(False)
 seam.graceful_shutdown()
@@ -317,7 +317,7 @@ print(json.dumps({
     "guest_ram": problem(lambda: "" if seam.guest_ram(uuid) else "no guest memory"),
     "look": problem(lambda: "" if sum(n for _, n in seam.look(uuid, [(start, end)], 16)[1]) else "no page"),
     "move_memory": problem(lambda: seam.move_memory(uuid, [target], MoveLimits(1 << 30, 0, 10.0)).problem),
-    "count": problem(lambda: "" if (found := seam.count([(uuid, (tid,))])).counts else found.problem or "none"),
+    "count": problem(lambda: "" if (found := seam.count([(uuid, (tid,))], False)).counts else found.problem or "none"),
 }))
 """
 
@@ -344,7 +344,7 @@ def test_each_capability_is_what_its_operations_need(
     (ram,) = stand_in.operations.guest_ram(stand_in.uuid)
     vcpu = stand_in.operations.process(stand_in.uuid).threads[-1].tid
     places = (ram.start, ram.end, ram.resident_kb[0][0], vcpu)
-    counted = stand_in.operations.count([(stand_in.uuid, (vcpu,))]).counts
+    counted = stand_in.operations.count([(stand_in.uuid, (vcpu,))], False).counts
     with helper(stand_in, [name for name in RIGHTS if name not in missing]) as found:
         problems = found.ask(_EACH, stand_in.uuid, *map(str, places))
     if not counted:  # by root with all capabilities: this machine has no counters

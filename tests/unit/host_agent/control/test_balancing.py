@@ -6,7 +6,7 @@ The host: 2 sockets, 4 nodes of 2 CPUs and an L3 domain each. All performance fi
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -424,7 +424,9 @@ class Scripted:
 
     readings: dict[str, ServerCounters] = field(default_factory=dict)
 
-    def read(self, observation: Observation, now_s: float) -> Readings:
+    def read(
+        self, observation: Observation, now_s: float, only: Collection[str] | None = None
+    ) -> Readings:
         found = {
             guest.uuid: self.readings[guest.workload.title]
             for guest in observation.guests
@@ -530,7 +532,9 @@ def test_a_failing_sensor_leaves_the_simple_rule_in_force(
     make: Callable[..., BalancedAgent], caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
-        def read(self, observation: Observation, now_s: float) -> Readings:
+        def read(
+            self, observation: Observation, now_s: float, only: Collection[str] | None = None
+        ) -> Readings:
             raise RuntimeError("no figures")
 
     bench = make(counters=Broken())

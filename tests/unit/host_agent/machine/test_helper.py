@@ -84,7 +84,7 @@ def test_every_argument_and_every_field_of_a_shape_has_a_bound() -> None:
         (lambda way: way.throttle([GroupLevel("numa_ext-/../x", ())]), "numa_ext- and one word"),
         (lambda way: way.throttle([GroupLevel("numa_ext-a", ((0, 0),))]), "1 to 100"),
         (lambda way: way.limit_cpu_time([(A, 101)], True), "1 to 100"),
-        (lambda way: way.count([(A, (1 << 23,))]), "count, threads"),
+        (lambda way: way.count([(A, (1 << 23,))], False), "count, threads"),
     ],
 )
 def test_what_is_out_of_bounds_is_refused_by_name(

@@ -311,7 +311,10 @@ class Attacker:
                 self.many(lambda: [*self.range(), self.many(lambda: [self.number(1), 1.0])]),
                 [self.number(1 << 20), 0, self.either(0.001, 0.0, -1.0, 1e9), 0.0],
             ],
-            "count": lambda: [self.many(lambda: [self.uuid(), self.many(self.tid)])],
+            "count": lambda: [
+                self.many(lambda: [self.uuid(), self.many(self.tid)]),
+                self.either(True, False),
+            ],
             "plug_latency_port": lambda: [self.uuid()],
             "plug_vsock": lambda: [self.uuid()],
             "unplug_vsock": lambda: [self.uuid()],

@@ -68,7 +68,7 @@ def test_a_host_without_descriptors_is_told_server_by_server(
         (A, True),
         (B, True),
     ]
-    assert operations.count([(A, (7,)), (B, (8,))]).counts == ()
+    assert operations.count([(A, (7,)), (B, (8,))], False).counts == ()
 
 
 def test_a_command_line_that_is_longer_than_any_of_qemus_is_none_and_is_not_read_to_its_end(

@@ -97,6 +97,20 @@ def test_threads_of_others_are_never_opened(counters: ThreadCounters, kernel: Fa
     assert kernel.opened == []
 
 
+def test_a_reading_of_some_leaves_the_others_open(
+    counters: ThreadCounters, kernel: FakeKernel
+) -> None:
+    both = {"a": [7], "b": [9]}
+    counters.count(both, lambda uuid: {7: True} if uuid == "a" else {9: True})
+    opened = len(kernel.opened)
+    some = counters.count({"a": [7]}, lambda _uuid: {}, others_stay=True)
+    assert [count.tid for count in some.counts] == [7], "the others are not read"
+    assert [count.tid for count in counters.count(both, lambda _uuid: {}).counts] == [7, 9]
+    assert len(kernel.opened) == opened
+    counters.count({"a": [7]}, lambda _uuid: {})
+    assert sum(map(len, kernel.open_groups.values())) == 4, "a reading of all closes them"
+
+
 def test_what_nobody_asks_for_is_closed(counters: ThreadCounters, kernel: FakeKernel) -> None:
     counters.count({"a": [7]}, lambda _uuid: {7: True})
     assert counters.count({}, lambda _uuid: {}).counts == ()

@@ -2,7 +2,7 @@
 """From totals to IPC, misses and stalls: multiplexing, what cannot be, sources and their order."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -96,6 +96,23 @@ def test_a_server_with_a_new_thread_is_not_measured_this_time() -> None:
     assert differences.since(later, 3.0)["a"].ipc == 1.0
 
 
+def test_servers_are_measured_since_each_was_read_last() -> None:
+    differences = Differences()
+    differences.since([count(enabled=0), count(enabled=0, uuid="b")], 1.0)
+    now = count(1, 1000, 500, 10, 100)
+    some = differences.since([now], 2.0, {"a"})
+    assert some == {"a": ServerCounters(0.5, 0.02, 100.0)}
+    found = differences.since([now._replace(enabled_ns=2 * SECOND, uuid="b")], 3.0)
+    assert found["b"].stall_rate == pytest.approx(100.0), "in two seconds, and half of the time"
+
+
+def test_a_server_that_was_asked_for_and_not_found_begins_anew() -> None:
+    differences = Differences()
+    differences.since([ZERO], 1.0)
+    assert differences.since([], 2.0, {"a"}) == {}
+    assert differences.since([count(1, 9, 9)], 3.0) == {}
+
+
 class Host:
     """One running server on a fake host."""
 
@@ -104,9 +121,14 @@ class Host:
         self.server = self.fake.boot(
             Server("a", BE_SPECS, vcpus=2, memory_mb=512, shared="0-7"), {0: 512}
         )
-        observer = Observer(self.fake, self.fake, MachineFiles(lambda: self.fake.topology, folder))
-        self.seen = observer.observe(full=True, relist=True)
+        self._observer = Observer(
+            self.fake, self.fake, MachineFiles(lambda: self.fake.topology, folder)
+        )
+        self.seen = self.look()
         self.tids = [1101, 1102]
+
+    def look(self) -> Observation:
+        return self._observer.observe(full=True, relist=True)
 
     def count(self, cycles: int, enabled: int) -> None:
         self.fake.counts = tuple(
@@ -127,6 +149,34 @@ def test_vcpu_threads_are_counted_and_no_others(host: Host) -> None:
     found = perf.read(host.seen, 2.0)
     assert host.fake.counted == [(host.server.uuid, (1101, 1102))]
     assert (found.source, found.counters[host.server.uuid].ipc) == ("perf", 1.0)
+
+
+def test_only_servers_that_are_asked_for_are_read_and_the_others_counted_on(host: Host) -> None:
+    other = host.fake.boot(Server("b", BE_SPECS, vcpus=1, memory_mb=512, shared="0-7"), {0: 512})
+    seen = host.look()
+    perf = PerfCounters(host.fake)
+    perf.read(seen, 1.0)
+    assert {uuid for uuid, _ in host.fake.counted} == {host.server.uuid, other.uuid}
+    assert not host.fake.counts_stay
+    perf.read(seen, 1.2, {other.uuid, "gone"})
+    assert [uuid for uuid, _ in host.fake.counted] == [other.uuid]
+    assert host.fake.counts_stay
+    model = ModelledCounters(ModelSensor, lambda _seen: {})
+    assert set(model.read(seen, 1.0, {other.uuid}).counters) == {other.uuid}
+
+
+def test_a_reading_of_some_neither_chooses_the_source_nor_is_logged(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Perf has room for some servers: of the others it counts none."""
+    none, perf = Readings(problem="open files suffice for 2 vCPUs"), Readings(source="perf")
+    spare = Script(iter([]))
+    source = LoggedOnce(FirstOf(Script(iter([perf, none, perf])), spare))
+    with caplog.at_level(logging.INFO):
+        source.read(host.seen, 1.0)
+        assert source.read(host.seen, 1.2, {"a"}) == none
+        source.read(host.seen, 2.0)
+    assert [record.levelname for record in caplog.records] == ["INFO"]
 
 
 def test_libvirt_counts_where_perf_cannot(host: Host) -> None:
@@ -171,7 +221,9 @@ def test_libvirt_that_is_not_asked_any_more_is_no_change_of_the_source(
 class Script:
     readings: Iterator[Readings] = field(default_factory=lambda: iter(()))
 
-    def read(self, observation: Observation, now_s: float) -> Readings:
+    def read(
+        self, observation: Observation, now_s: float, only: Collection[str] | None = None
+    ) -> Readings:
         return next(self.readings)
 
 

@@ -134,7 +134,7 @@ def test_one_stack_of_counters_serves_balancing_and_the_guess_at_latencies(
     parts = assembly.build(conf, out=print, source=host, privileged=host)
     reads: list[object] = []
     count = host.count
-    monkeypatch.setattr(host, "count", lambda threads: reads.append(threads) or count(threads))
+    monkeypatch.setattr(host, "count", lambda *asked: reads.append(asked) or count(*asked))
     parts.agent.round(full=True, relist=True)
     assert not reads, "a round reads no counters"
     now_s = time.monotonic() + 1.0
