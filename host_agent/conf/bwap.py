@@ -115,6 +115,15 @@ class BwapOptions(Section):
         "search_given_up_stuck (raise)",
         leave="pages arrive within seconds",
     )
+    at_once: int = option(
+        16,
+        "Searches that may run on a host at a time; the others wait for their turn, first come, first served. Counters "
+        "of servers that search are read every interval_s, all others every [counters]sample_s.",
+        minimum=1,
+        change="many servers search at once: the agent uses too much CPU time (lower), or the last ones wait for too "
+        "long (raise)",
+        leave="fewer servers search at a time",
+    )
 
     @property
     def step(self) -> float:

@@ -27,8 +27,9 @@ class CounterOptions(Section):
     )
     sample_s: float = option(
         1.0,
-        "Seconds between two readings while no memory search runs; a search reads every [bwap]interval_s. Above "
-        "15 latencies cannot be guessed at by instructions per cycle ([slo]ipc_tolerance_percent).",
+        "Seconds between two readings of a server. While memory searches run ([bwap]at_once), their servers and "
+        "latency-critical ones are read every [bwap]interval_s. Above 15 latencies cannot be guessed at by "
+        "instructions per cycle ([slo]ipc_tolerance_percent).",
         minimum=0.05,
         change="the agent uses too much CPU time (raise)",
         leave="phases of servers are short",

@@ -2,9 +2,10 @@
 """NUMA balancing in the agent's loop: cores and memory shares; state and sensors around pure code.
 
 In a round (:meth:`BalancingRefiner.refine`) new servers are placed and all is decided again. Between rounds
-(:meth:`BalancingRefiner.turn`) the counters are read: every sample goes to BWAP's searches, their mean over
-``[counters]sample_s`` to the mapping. A turn thinks about the host as it was seen last and asks for another look only
-when it wants something else, or when a search waits for pages to arrive.
+(:meth:`BalancingRefiner.turn`) the counters are read: of all servers every ``[counters]sample_s``, and in between of
+those that search (``[bwap]at_once``) and of the latency-critical ones, which guide searches. Every sample goes to
+BWAP's searches, the mean over ``[counters]sample_s`` to the mapping. A turn thinks about the host as it was seen last
+and asks for another look only when it wants something else, or when a search waits for pages to arrive.
 """
 
 import time
@@ -20,6 +21,7 @@ from host_agent.control import balancing_store
 from host_agent.decide import balancing
 from host_agent.decide.cores import performance
 from host_agent.decide.cores.slots import CoreLayout
+from host_agent.decide.pages.turns import read_often
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.balancing import BalancingInputs
 from host_agent.model.counters import ServerCounters
@@ -83,6 +85,7 @@ class BalancingRefiner:
         self._coarse = Decision()
         self._desired = Decision()
         self._read: Mapping[str, ServerCounters] = {}
+        self._often: frozenset[str] = frozenset()
         self._samples: dict[str, list[ServerCounters]] = defaultdict(list)
         self._sampled_s = clock()
         self._turn_due_s = clock()
@@ -104,11 +107,21 @@ class BalancingRefiner:
         """See :class:`~host_agent.control.pipeline.Refiner`."""
         if self._inputs is None or now_s < self._turn_due_s:
             return False
-        found = self._counters.read(self._inputs.observation, now_s).counters
-        self._read = found
+        only = self._asked(now_s)
+        found = self._counters.read(self._inputs.observation, now_s, only).counters
+        if only is None:
+            self._read = found
+        else:
+            self._read = {u: c for u, c in self._read.items() if u not in only} | dict(found)
         before = self._desired
         desired = self._think(
-            replace(self._inputs, now_s=now_s, counters=found, performance=self._mean(found, now_s))
+            replace(
+                self._inputs,
+                now_s=now_s,
+                counters=found,
+                read=only,
+                performance=self._mean(found, now_s),
+            )
         )
         self._turn_due_s = now_s + self._pause_s()
         return desired != before or any(known.moving for known in self._state.memory.values())
@@ -145,19 +158,25 @@ class BalancingRefiner:
             self._layout = layout
         options = self._options
         desired, self._state = balancing.refine(self._coarse, inputs, self._state, options, layout)
+        self._often = read_often(self._state.memory, options.bwap)
         self._keep(inputs.now_s)
         return desired
 
+    def _asked(self, now_s: float) -> frozenset[str] | None:
+        """Return UUIDs of servers whose counters are asked for now; None: all."""
+        inputs, often = self._inputs, self._often
+        if inputs is None or not often or self._sample_due(now_s):
+            return None
+        return often | inputs.critical
+
+    def _sample_due(self, now_s: float) -> bool:
+        """Tell whether a sample of the mapping is complete."""
+        return now_s - self._sampled_s >= self._options.counters.sample_s
+
     def _pause_s(self) -> float:
         """A search that gets counters wants them at its own rate."""
-        search = self._options.bwap
-        searching = any(
-            known.searching
-            and known.search is not None
-            and known.search.blind < search.blind_samples
-            for known in self._state.memory.values()
-        )
-        return search.sample_interval_s if searching else self._options.counters.sample_s
+        searching = self._options.bwap.sample_interval_s
+        return searching if self._often else self._options.counters.sample_s
 
     def _mean(
         self, found: Mapping[str, ServerCounters], now_s: float
@@ -165,7 +184,7 @@ class BalancingRefiner:
         """Return the mean of each server's readings when a sample of the mapping is complete."""
         for uuid, counters in found.items():
             self._samples[uuid].append(counters)
-        if now_s - self._sampled_s < self._options.counters.sample_s:
+        if not self._sample_due(now_s):
             return None
         means = {
             uuid: ServerCounters(

@@ -29,6 +29,7 @@ from host_agent.decide.cores.placement import server_of
 from host_agent.decide.cores.slots import CoreLayout, MappedServer, Slot
 from host_agent.decide.pages.policy import Room, desired_shares
 from host_agent.decide.pages.shares import Before, Cores, Memory, memory
+from host_agent.decide.pages.turns import turns
 from host_agent.decide.partitions.requests import bandwidth_levels, level_reasons
 from host_agent.model.assignment import (
     Assignment,
@@ -70,6 +71,8 @@ class Refined:
     :param placed: ``coarse`` on the cores of the slot
     :param cores: those
     :param result: the same with its memory and all reasons
+    :param room: that the servers before it left
+    :param left: what it leaves
     """
 
     coarse: Assignment
@@ -79,6 +82,8 @@ class Refined:
     placed: Assignment
     cores: Cores
     result: Assignment
+    room: Room
+    left: Room
 
     def made_of(
         self,
@@ -93,6 +98,22 @@ class Refined:
 
 
 @dataclass(frozen=True, slots=True)
+class Basis:
+    """What a decision is made of, but for what was counted.
+
+    :param decision: of the simple rule
+    :param inputs: those, with any counters
+    :param room: before the first server
+    :param lc_l3: L3 domains of latency-critical servers
+    """
+
+    decision: Decision
+    inputs: BalancingInputs
+    room: Room
+    lc_l3: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
 class BalancingState:
     """What the controllers remember.
 
@@ -101,6 +122,7 @@ class BalancingState:
     :param place_reasons: UUID -> why it is where it is
     :param settled: the host for which the mapping found nothing to change last, None where it changed something
     :param refined: UUID -> its part of the last decision
+    :param basis: what all parts of that were made of
     """
 
     mapper: MappingState = field(default_factory=MappingState)
@@ -108,6 +130,7 @@ class BalancingState:
     place_reasons: Mapping[str, PlaceReasons] = field(default_factory=dict)
     settled: Observation | None = None
     refined: Mapping[str, Refined] = field(default_factory=dict)
+    basis: Basis | None = None
 
 
 def refine(
@@ -123,33 +146,54 @@ def refine(
     :param layout: the host's cells, prepared once per topology
     """
     mapped, explained, settled = _mapped(inputs, state, options.mapping, layout)
-    room = Room(free_for_floating(inputs.observation), options.memory.margin_mb)
-    lc_l3, topology = _lc_domains(decision), inputs.observation.topology
+    basis = _basis(decision, inputs, state, options)
+    stands = explained is state.place_reasons and basis is state.basis
+    turn = turns(state.memory, options.bwap)
+    room, lc_l3, topology = basis.room, basis.lc_l3, inputs.observation.topology
     memories: dict[str, Memory] = {}
     refined: list[Assignment] = []
     parts: dict[str, Refined] = {}
     for assignment in decision.assignments:
-        guest = inputs.observation.get(assignment.uuid)
         known = state.memory.get(assignment.uuid, Memory())
+        part = state.refined.get(assignment.uuid) if stands else None
+        if part and part.room == room and inputs.counters_of(assignment.uuid) is None:
+            memories[assignment.uuid], parts[assignment.uuid], room = known, part, part.left
+            refined.append(part.result)
+            continue
+        guest = inputs.observation.get(assignment.uuid)
         reasons = explained[assignment.uuid].reasons if assignment.uuid in explained else ()
         if guest is None or not _balanced(guest):
             if not assignment.bound and known.search is not None:
-                memories[assignment.uuid] = known
+                memories[assignment.uuid] = replace(known, held=True)
             place = (*assignment.why.place, *reasons)
             refined.append(_with_reasons(assignment, place=place) if reasons else assignment)
             continue
         slot = mapped.slots.get(assignment.uuid) if options.mapping.enabled else None
         part = state.refined.get(assignment.uuid)
         if part is None or not part.made_of(assignment, slot, lc_l3, topology):
-            part = _part(assignment, slot, inputs, lc_l3, options)
-        found = memory(guest, part.cores, inputs, Before(room, known), options)
-        room = _left(room, guest, found)
+            part = _part(assignment, slot, basis, room, options)
+        may_begin = turn.may_begin(assignment.uuid)
+        found = memory(guest, part.cores, inputs, Before(room, known, may_begin), options)
+        turn = turn.after(assignment.uuid, known, found)
         memories[assignment.uuid] = found
         part = _with_memory(part, found, (*part.placed.why.place, *reasons))
+        left = _left(room, guest, found)
+        part, room = replace(part, room=room, left=left), left
         parts[assignment.uuid] = part
         refined.append(part.result)
-    state = BalancingState(mapped, memories, explained, settled, parts)
+    state = BalancingState(mapped, memories, explained, settled, parts, basis)
     return Decision(tuple(refined), decision.unplaced), state
+
+
+def _basis(
+    decision: Decision, inputs: BalancingInputs, state: BalancingState, options: Options
+) -> Basis:
+    """Return that of the last decision where it is still the same."""
+    before = state.basis
+    if before and before.decision is decision and inputs.same_host(before.inputs):
+        return before
+    room = Room(free_for_floating(inputs.observation), options.memory.margin_mb)
+    return Basis(decision, inputs, room, _lc_domains(decision))
 
 
 def _mapped(
@@ -201,16 +245,12 @@ def _same_guest(before: Guest, now: Guest) -> bool:
 
 
 def _part(
-    assignment: Assignment,
-    slot: Slot | None,
-    inputs: BalancingInputs,
-    lc_l3: frozenset[int],
-    options: Options,
+    assignment: Assignment, slot: Slot | None, basis: Basis, room: Room, options: Options
 ) -> Refined:
-    topology = inputs.observation.topology
+    inputs, lc_l3, topology = basis.inputs, basis.lc_l3, basis.inputs.observation.topology
     placed = assignment if slot is None else _with_cores(assignment, slot, inputs, lc_l3, options)
     cores = _cores(placed, slot, topology)
-    return Refined(assignment, slot, lc_l3, topology, placed, cores, placed)
+    return Refined(assignment, slot, lc_l3, topology, placed, cores, placed, room, room)
 
 
 def _with_memory(part: Refined, found: Memory, place: Reasons) -> Refined:

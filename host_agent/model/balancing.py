@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What goes into a decision of NUMA balancing."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -22,6 +22,7 @@ class BalancingInputs:
     :param canonical: worker set -> canonical weights, from the calibration; empty when never calibrated
     :param spreading_refused: why no memory may be spread on this host now, "" when it may
     :param kernel_balances: the kernel's automatic NUMA balancing is on
+    :param read: UUIDs of servers that this sample is of, the other searches hold; None: of all
     """
 
     now_s: float
@@ -31,6 +32,22 @@ class BalancingInputs:
     canonical: Mapping[frozenset[int], Shares] = field(default_factory=dict)
     spreading_refused: str = ""
     kernel_balances: bool = False
+    read: Collection[str] | None = None
+
+    def counters_of(self, uuid: str) -> ServerCounters | None:
+        """Return a server's counters in this sample, empty ones where it was not measured; None: it is not of it."""
+        if self.counters is None or not (self.read is None or uuid in self.read):
+            return None
+        return self.counters.get(uuid, ServerCounters())
+
+    def same_host(self, other: "BalancingInputs") -> bool:
+        """Tell whether these differ from others in time and counters at most."""
+        return (
+            self.observation is other.observation
+            and self.canonical is other.canonical
+            and self.spreading_refused == other.spreading_refused
+            and self.kernel_balances == other.kernel_balances
+        )
 
     @cached_property
     def critical(self) -> frozenset[str]:

@@ -52,6 +52,7 @@ class Term(StrEnum):
     ROOM_ON_NODE = "room_on_node"
     NO_COUNTERS = "no_counters"
     NOT_MEMORY_INTENSIVE = "not_memory_intensive"
+    SEARCH_QUEUED = "search_queued"
     SEARCH_STARTED = "search_started"
     SEARCH_GIVEN_UP_STUCK = "search_given_up_stuck"
     SEARCH_GIVEN_UP_BLIND = "search_given_up_blind"
@@ -153,6 +154,7 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         Term.ROOM_ON_NODE: "{where} has room for a share of {value}, not of {against}",
         Term.NO_COUNTERS: "there are no counters: {value}",
         Term.NOT_MEMORY_INTENSIVE: "it accesses memory {value} times per instruction, the search begins at {against}",
+        Term.SEARCH_QUEUED: "the search waits for its turn: no more than {value} run at once ([bwap]at_once)",
         Term.SEARCH_STARTED: "the search began: {value} memory accesses per instruction, at least {against}",
         Term.SEARCH_GIVEN_UP_STUCK: "the search ended: pages have come no nearer for {value} s of {against}",
         Term.SEARCH_GIVEN_UP_BLIND: "the search ended: {value} readings of {against} were missing",

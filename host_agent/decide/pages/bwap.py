@@ -9,10 +9,10 @@
        └──── MAPI or stall rate changed: new phase ──── FOUND ◄── it rose: undo ──────┘
 
 The memory accesses per instruction (MAPI) tell whether a guest is memory-intensive and when it has entered a stable
-phase; until then its pages are left where they are. A guest that is not memory-intensive gets its pages onto its
-workers, where they are near (DWP 1). For the others the search climbs from DWP 0 (canonical weights) towards the
-workers, a constant fraction x of all pages per step, as long as the stall rate falls. On a machine without counters the
-canonical weights are all there is.
+phase; until then its pages are left where they are, and so they are while as many other searches run on the host as
+may. A guest that is not memory-intensive gets its pages onto its workers, where they are near (DWP 1). For the others
+the search climbs from DWP 0 (canonical weights) towards the workers, a constant fraction x of all pages per step, as
+long as the stall rate falls. On a machine without counters the canonical weights are all there is.
 
 The source stops at the first step that does not fall; with a noisy measurement that is often the first step. Here a
 step *within the noise of the measurement* neither counts as better nor stops the search, up to ``plateau_steps`` in a
@@ -67,6 +67,7 @@ class SearchSample:
     :param mapi: the guest's memory accesses per instruction; None when not measured
     :param neighbour_stall_rate: worst stall rate of the high-priority neighbours; None when not measured or none there
     :param left: part of the pages that is not yet where it should be
+    :param may_begin: it is this guest's turn, if it has to wait for one
     """
 
     now_s: float
@@ -75,6 +76,7 @@ class SearchSample:
     mapi: float | None
     neighbour_stall_rate: float | None = None
     left: float = 0.0
+    may_begin: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class BwapSearch:
     :param blind: missing samples in a row
     :param left: least part of the pages that was left to be moved in this step
     :param waited: samples since then
+    :param queued_s: since when it waits for its turn, monotonic time, seconds; infinite while it does not
     """
 
     canonical: Shares
@@ -124,6 +127,17 @@ class BwapSearch:
     blind: int = 0
     left: float = math.inf
     waited: int = 0
+    queued_s: float = math.inf
+
+    @property
+    def begun(self) -> bool:
+        """It places or measures: one of ``[bwap]at_once``."""
+        return self.phase in (BwapPhase.PLACING, BwapPhase.MEASURING)
+
+    @property
+    def queued(self) -> bool:
+        """It would begin if it were its turn."""
+        return self.queued_s < math.inf
 
     @property
     def desired(self) -> dict[int, float] | None:
@@ -196,20 +210,30 @@ def _wait(
     observation: SearchSample, state: BwapSearch, options: BwapOptions
 ) -> tuple[BwapSearch, tuple[Reason, ...]]:
     if observation.mapi is None:
-        blind = state.blind + 1
-        if blind != options.blind_samples or state.started:
-            return replace(state, blind=blind), ()
+        state = replace(state, blind=state.blind + 1, queued_s=math.inf)
+        if state.blind != options.blind_samples or state.started:
+            return state, ()
         reason = Reason(Term.NO_COUNTERS, "canonical weights without a search")
-        return replace(state, blind=blind, started=True, dwp=0.0), (reason,)
+        return replace(state, started=True, dwp=0.0), (reason,)
     if not stable(state.mapi, options):
-        return replace(state, blind=0), ()
+        return replace(state, blind=0, queued_s=math.inf), ()
     mapi = sum(state.mapi) / len(state.mapi)
     if not memory_intensive(mapi, options):
         reason = Reason(Term.NOT_MEMORY_INTENSIVE, mapi, options.memory_intensive_mapi)
         local = replace(
-            state, started=True, phase=BwapPhase.FOUND, dwp=1.0, phase_mapi=mapi, best=None
+            state,
+            started=True,
+            phase=BwapPhase.FOUND,
+            dwp=1.0,
+            phase_mapi=mapi,
+            best=None,
+            queued_s=math.inf,
         )
         return local, (reason,)
+    if not observation.may_begin:
+        since_s = min(state.queued_s, observation.now_s)
+        reason = Reason(Term.SEARCH_QUEUED, options.at_once)
+        return replace(state, blind=0, queued_s=since_s), (reason,)
     started = replace(
         state,
         started=True,
@@ -222,6 +246,7 @@ def _wait(
         samples=(),
         blind=0,
         phase_mapi=mapi,
+        queued_s=math.inf,
     )
     return started, (Reason(Term.SEARCH_STARTED, mapi, options.memory_intensive_mapi),)
 

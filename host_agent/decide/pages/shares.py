@@ -17,7 +17,6 @@ from host_agent.decide.pages.policy import Room, desired_shares, fit
 from host_agent.decide.pages.weights import uniform
 from host_agent.model.assignment import Guest
 from host_agent.model.balancing import BalancingInputs
-from host_agent.model.counters import ServerCounters
 from host_agent.model.pages import Shares, huge_page_share, share_error
 from host_agent.model.terms import Term
 from placement_traits.errors import CapabilityMissingError
@@ -74,8 +73,13 @@ class Memory:
         return sent and self.search is not None and self.search.phase is bwap.BwapPhase.PLACING
 
     @property
+    def begun(self) -> bool:
+        """The search places or measures."""
+        return self.searching and self.search is not None and self.search.begun
+
+    @property
     def searching(self) -> bool:
-        """The search has not ended: it needs samples at its own rate."""
+        """The search has not ended, and may go on."""
         ended = self.search is None or self.search.phase is bwap.BwapPhase.FOUND
         return not ended and not self.held
 
@@ -86,10 +90,12 @@ class Before:
 
     :param room: left by the servers before this one
     :param known: what was decided the last time, ``Memory()`` at first
+    :param may_begin: it is this server's turn to search, see :mod:`host_agent.decide.pages.turns`
     """
 
     room: Room
     known: Memory
+    may_begin: bool = True
 
 
 def memory(
@@ -129,17 +135,20 @@ def _searched(
     desired = search.desired
     fitted = _fitted(Memory(desired), guest, cores, before, options)
     indivisible = _INDIVISIBLE * huge_page_share(guest.resident_mb)
-    if inputs.counters is not None and indivisible < options.bwap.step:
-        own = inputs.counters.get(guest.uuid, ServerCounters())
+    counters = inputs.counters_of(guest.uuid)
+    if indivisible >= options.bwap.step:
+        search = replace(search, queued_s=math.inf) if search.queued else search
+    elif counters is not None:
         now = fitted.shares
         left = share_error(guest.memory_shares, now) if now is not None else math.inf
         seen = bwap.SearchSample(
             inputs.now_s,
             left <= max(options.memory.arrived, indivisible),
-            own.stall_rate,
-            own.mpi,
+            counters.stall_rate,
+            counters.mpi,
             inputs.critical_stall_rate,
             left,
+            before.may_begin,
         )
         stood = search.started, search.dwp
         search, new = bwap.decide(seen, search, options.bwap)

@@ -15,10 +15,13 @@ import pytest
 from emulation.hosts import four_nodes
 from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.apply import executor
+from host_agent.conf.bwap import BwapOptions
+from host_agent.conf.options import Options
 from host_agent.decide import balancing
 from host_agent.decide.cores import mapping
 from host_agent.decide.pages import bwap, shares
 from host_agent.model.process import RamRange
+from placement_traits.errors import NumaExtError
 from tests.support.balanced import BalancedAgent
 
 ALL = "0-7"
@@ -36,12 +39,15 @@ def uuid(number: int) -> str:
 class Searching(BalancedAgent):
     """Three servers that search, beside a latency-critical one.
 
+    :param at_once: searches at a time
+
     :ivar walks: of page tables, by server
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, at_once: int = 16) -> None:
         folder.mkdir()
-        super().__init__(folder, four_nodes(), programs=PROGRAMS, weights=WEIGHTS)
+        options = Options(bwap=BwapOptions(at_once=at_once))
+        super().__init__(folder, four_nodes(), programs=PROGRAMS, weights=WEIGHTS, options=options)
         self.walks: Counter[str] = Counter()
         self.host.boot(Server("lc", LC_SPECS, cpus=(6,), node=3, uuid=uuid(9)))
         self.servers = [
@@ -157,6 +163,78 @@ def test_a_turn_decides_only_what_its_sample_may_have_changed(
     assert all(a is b for a, b in zip(after.assignments, before.assignments, strict=True))
 
 
+def begun(bench: Searching) -> set[str]:
+    """UUIDs of servers whose search places or measures."""
+    return {uuid for uuid, known in bench.refiner._state.memory.items() if known.begun}
+
+
+def test_searches_at_a_time_are_bounded_and_all_get_their_turn(tmp_path: Path) -> None:
+    bench = Searching(tmp_path / "host", at_once=1)
+    ran: set[str] = set()
+
+    def look() -> None:
+        assert len(begun(bench)) <= 1
+        ran.update(begun(bench))
+
+    bench.each_wait = look
+    bench.run(15.0)
+    waiting = [server for server in bench.servers if server.uuid not in ran]
+    assert len(waiting) == 2
+    for server in waiting:
+        decided = [entry.reasons for entry in bench.entries("decide", server)]
+        assert sum("search_queued" in str(reasons) for reasons in decided) == 1, "it is logged once"
+        assert bench.entries("move", server) == [], "its pages stay until it is its turn"
+    bench.run(200.0)
+    assert ran == {server.uuid for server in bench.servers}
+    searches = [bench.refiner._state.memory[server.uuid].search for server in bench.servers]
+    assert {found.phase for found in searches if found} == {bwap.BwapPhase.FOUND}
+
+
+def test_one_that_cannot_be_seen_keeps_no_place_free(tmp_path: Path) -> None:
+    bench = Searching(tmp_path / "host", at_once=1)
+    bench.run(8.0)
+    (lost,) = begun(bench)
+    bench.host.broken[lost] = NumaExtError("its process cannot be read")
+    bench.run(10.0)
+    assert len(begun(bench) - {lost}) == 1
+    assert bench.refiner._often == begun(bench) - {lost}
+    search = bench.refiner._state.memory[lost].search
+    assert search is not None
+    assert search.begun, "it goes on where it stood"
+
+
+def test_between_samples_of_all_only_searches_and_critical_servers_are_read_and_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, each of five turns a second read and judged every server of the host."""
+    bench = Searching(tmp_path / "host", at_once=1)
+    bench.run(8.0)
+    (searching,) = begun(bench)
+    read: list[Any] = []
+    inner = bench.refiner._counters
+
+    class Heard:
+        def read(self, observation: Any, now_s: float, only: Any = None) -> Any:
+            read.append(only)
+            return inner.read(observation, now_s, only)
+
+    bench.refiner._counters = Heard()
+    calls = Calls(monkeypatch)
+    calls.count(balancing, "memory", "judged")
+    bench.refiner._sampled_s = bench.now_s
+    for _turn in range(4):
+        bench.now_s += 0.2
+        bench.refiner.turn(bench.now_s)
+    assert read == [{searching, uuid(9)}] * 4
+    assert calls.made["judged"] == 4
+    shown = {labels[0] for name, labels, _ in bench.refiner.samples() if name.endswith("_ipc")}
+    assert shown == {uuid(9), *(server.uuid for server in bench.servers)}, "as they were read last"
+    bench.now_s += 0.3
+    bench.refiner.turn(bench.now_s)
+    assert read[-1] is None
+    assert calls.made["judged"] == 4 + len(bench.servers)
+
+
 def test_between_rounds_only_servers_that_were_touched_are_compared_again(
     measuring: Searching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,7 +252,7 @@ def test_between_rounds_only_servers_that_were_touched_are_compared_again(
 def forgetful(decision: Any, inputs: Any, state: balancing.BalancingState, *more: Any) -> Any:
     """The decision, with all forgotten that only spares work."""
     memory = {uuid: replace(known, fitted_to=None) for uuid, known in state.memory.items()}
-    state = replace(state, settled=None, refined={}, memory=memory)
+    state = replace(state, settled=None, refined={}, basis=None, memory=memory)
     return REFINE(decision, inputs, state, *more)
 
 
@@ -241,16 +319,16 @@ class Story:
         return {first: part, second: 512 - part}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "at_once"), [(0, 16), (1, 16), (2, 16), (0, 1), (1, 2)])
 def test_what_is_spared_changes_no_decision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, at_once: int
 ) -> None:
     """The whole journal of a drawn story: with what spares work, and with a mover that tells nothing and a mapping that
     goes over everything each time.
     """
-    spared = Searching(tmp_path / "spared")
+    spared = Searching(tmp_path / "spared", at_once)
     Story(spared, seed).run()
-    plain = Searching(tmp_path / "plain")
+    plain = Searching(tmp_path / "plain", at_once)
     plain.host.mover_tells = False
     monkeypatch.setattr(balancing, "refine", forgetful)
     Story(plain, seed).run()

@@ -287,3 +287,42 @@ def test_pages_that_come_and_go_have_not_been_moved() -> None:
         seen = SearchSample(run.now_s, placed=False, stall_rate=1.0, mapi=run.mapi, left=left)
         run.state, _reasons = bwap.decide(seen, run.state, options)
     assert run.state.phase is BwapPhase.FOUND
+
+
+def ask(run: Guest, *, may_begin: bool, **more: float | None) -> list[str]:
+    """One sample; returns the terms of its reasons."""
+    run.now_s += run.options.sample_interval_s
+    mapi = more.get("mapi", run.mapi)
+    seen = SearchSample(run.now_s, placed=True, stall_rate=1.0, mapi=mapi, may_begin=may_begin)
+    run.state, reasons = bwap.decide(seen, run.state, run.options)
+    return [reason.term for reason in reasons]
+
+
+def test_a_search_waits_for_its_turn_since_it_was_ready() -> None:
+    run = guest(lambda dwp: 1.0)
+    story = [ask(run, may_begin=False) for _sample in range(10)]
+    ready_s = FAST.stable_samples * FAST.sample_interval_s
+    assert story == [[]] * 3 + [["search_queued"]] * 7
+    assert run.state.queued_s == pytest.approx(ready_s), "its place is kept"
+    assert (run.state.phase, run.state.desired) == (BwapPhase.WAITING, None), "pages stay"
+    assert ask(run, may_begin=True) == ["search_started"]
+    assert run.state.begun
+    assert not run.state.queued
+
+
+@pytest.mark.parametrize("mapi", [None, 0.5])
+def test_one_that_could_not_begin_any_more_leaves_the_queue(mapi: float | None) -> None:
+    """Without counters, or not steady: it would hold up those behind it."""
+    run = guest(lambda dwp: 1.0)
+    for _sample in range(5):
+        ask(run, may_begin=False)
+    assert run.state.queued
+    ask(run, may_begin=True, mapi=mapi)
+    assert (run.state.phase, run.state.queued) == (BwapPhase.WAITING, False)
+
+
+def test_little_memory_is_brought_near_without_a_turn() -> None:
+    run = guest(lambda dwp: 1.0)
+    story = [ask(run, may_begin=False, mapi=0.0001) for _sample in range(4)]
+    assert story[-1] == ["not_memory_intensive"]
+    assert run.state.dwp == 1.0
