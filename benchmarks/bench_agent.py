@@ -77,6 +77,8 @@ def figures_of(measured: Mapping[str, Any], mode: str, count: int) -> dict[str, 
         "loop_cpu_ms_p99": loop_p99(kinds, "cpu_ms", AgentOptions()),
         "wait_cpu_percent": measured["wait_cpu_percent"],
     }
+    if mode == SEARCH:
+        figures["searched"] = measured["searched"]
     figures |= {f"{kind}_cpu_ms": statistics.median(kinds[kind]["cpu_ms"]) for kind in ROUNDS}
     return {f"{name}_{suffix}": round(value, 3) for name, value in figures.items()}
 

@@ -88,11 +88,14 @@ def test_figures_carry_the_number_of_servers_and_the_mode() -> None:
         "wait_cpu_percent": 0.02,
         "opens_per_round_agent": 100.0,
         "opens_per_round_helper": 800.0,
+        "searched": 16,
     }
     idle = bench_agent.figures_of(measured, "idle", 6)
     assert idle["cpu_percent_6"] == 1.5
     assert idle["sampled_cpu_ms_6"] == 2.0
-    assert bench_agent.figures_of(measured, "search", 100)["rss_mb_search_100"] == 100.0
+    search = bench_agent.figures_of(measured, "search", 100)
+    assert (search["rss_mb_search_100"], search["searched_search_100"]) == (100.0, 16)
+    assert "searched_6" not in idle
     old = bench_agent.figures_of(measured, "old_kernel", 100)
     assert old["cpu_percent_100_old_kernel"] == 1.5
     assert idle["opens_per_round_6"] == 900.0
