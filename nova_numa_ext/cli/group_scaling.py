@@ -155,7 +155,7 @@ class ShowScaling(command.ShowOne):  # type: ignore[misc]
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         _add_group(parser)
         parser.add_argument(
-            "--log",
+            "--decision-log",
             type=Path,
             metavar="<file>",
             help="Write the decision log: a JSON line for each period, as replay does",
@@ -166,13 +166,13 @@ class ShowScaling(command.ShowOne):  # type: ignore[misc]
         """Return columns and values."""
         client, group = _client(self), parsed_args.group
         found = client.scaling(group)
-        if parsed_args.log is not None:
+        if parsed_args.decision_log is not None:
             try:
-                with parsed_args.log.open("w") as file:
+                with parsed_args.decision_log.open("w") as file:
                     _write_log(client.scaling_decisions(group), file)
             except OSError as error:
                 allowed = f"a place that can be written to ({error.strerror})"
-                raise InvalidValueError("--log", error.filename, allowed) from error
+                raise InvalidValueError("--decision-log", error.filename, allowed) from error
         return _shown(found)
 
 
@@ -224,7 +224,7 @@ class ReplayScaling(command.Lister):  # type: ignore[misc]
             help="Parameters of OnlineElastMan's publication and no limits but --least and --most",
         )
         parser.add_argument(
-            "--log", type=Path, metavar="<file>", help="Write a JSON line for each period"
+            "--decision-log", type=Path, metavar="<file>", help="Write a JSON line for each period"
         )
         parser.add_argument(
             "--plot",
@@ -380,15 +380,15 @@ def _write_files(
     done: tuple[DecidedPeriod, ...], parsed_args: argparse.Namespace, settings: ScalingSettings
 ) -> None:
     try:
-        if parsed_args.log is not None:
-            with parsed_args.log.open("w") as file:
+        if parsed_args.decision_log is not None:
+            with parsed_args.decision_log.open("w") as file:
                 _write_log((one.as_json() for one in done), file)
         if parsed_args.plot is not None:
             title = f"{parsed_args.trace.name}, replayed"
             plots.draw(done, settings.objective_ms, parsed_args.plot, title)
     except OSError as error:
         allowed = f"a place that can be written to ({error.strerror})"
-        raise InvalidValueError("--log, --plot", error.filename, allowed) from error
+        raise InvalidValueError("--decision-log, --plot", error.filename, allowed) from error
     except ImportError as error:
         raise CapabilityMissingError(
             "matplotlib is not installed: install nova-numa-ext[sim]"

@@ -295,7 +295,7 @@ def test_the_service_decides_as_the_replay_of_its_trace(
     log = service.trace.with_suffix(".jsonl")
     words = (
         "numa group scaling replay",
-        f"{service.trace} --log {log} --objective-ms {OBJECTIVE_MS:g} --granularity 10,10,5",
+        f"{service.trace} --decision-log {log} --objective-ms {OBJECTIVE_MS:g} --granularity 10,10,5",
         f"--least {LEAST} --most {MOST} --head-room 1 --lead-periods 1 --period-s {PERIOD_S:g}",
     )
     try:

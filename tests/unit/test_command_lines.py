@@ -10,6 +10,7 @@ from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
+from openstackclient.shell import OpenStackShell
 
 from host_agent.cmd import agent, ctl, supervisor
 from host_agent.report.metrics import Metrics
@@ -51,6 +52,24 @@ def test_the_page_of_commands_lists_every_one() -> None:
     listed = set(re.findall(r"^   \* - ``([\w -]+)``$", page, re.M))
     built_by_go = {"numa-ext-rgpu"}
     assert listed == numa | set(SCRIPTS) | built_by_go
+
+
+def options_of(command: str) -> set[str]:
+    """Long options of an ``openstack`` command, by its entry point."""
+    module, _, name = command.partition(":")
+    parser = getattr(importlib.import_module(module), name)(None, None).get_parser("")
+    words = {word for action in parser._actions for word in action.option_strings}
+    return {word for word in words if word.startswith("--")} - {"--help"}
+
+
+def test_no_option_begins_as_one_of_openstack_itself() -> None:
+    """``openstack`` reads its own options first, wherever they are, and takes an option's beginning for the option."""
+    openstack = OpenStackShell().build_option_parser("", "")
+    entries = SETUP["entry_points"]["openstack.numa.v1"].strip().splitlines()
+    options = set[str]().union(*(options_of(entry.split(" = ")[1]) for entry in entries))
+    assert "--dry-run" in options
+    taken = {word for word in options if openstack.parse_known_args([f"{word}=1"])[1] == []}
+    assert taken == set()
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LEAFSxHOSTSxPOD",
         help="Fabric without a file: leafs, hosts of each, leafs of a pod (default: %(default)s)",
     )
-    parser.add_argument("--log", type=Path, metavar="FILE", help="Log in the SWF instead of a mix")
+    parser.add_argument("--swf", type=Path, metavar="FILE", help="Log in the SWF instead of a mix")
     parser.add_argument(
         "--processors-per-host",
         type=int,
@@ -214,14 +214,14 @@ def _policies(text: str) -> list[PolicyName]:
 def _jobs(args: argparse.Namespace, hosts: int) -> tuple[LoggedJob, ...]:
     if args.processors_per_host < 1:
         raise InvalidValueError("--processors-per-host", args.processors_per_host, "1 or more")
-    if args.log is None:
+    if args.swf is None:
         return draw(mixes()[args.mix], args.jobs, hosts, args.seed)
     try:
-        text = args.log.read_text()
+        text = args.swf.read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error.reason
-        raise InvalidValueError("--log", str(args.log), f"a log in the SWF ({reason})") from error
-    return swf.read(text, str(args.log), args.processors_per_host)
+        raise InvalidValueError("--swf", str(args.swf), f"a log in the SWF ({reason})") from error
+    return swf.read(text, str(args.swf), args.processors_per_host)
 
 
 def _made(directory: Path) -> None:
@@ -235,7 +235,7 @@ def _made(directory: Path) -> None:
 def _write(found: Sequence[PolicyReplay], args: argparse.Namespace, fabric: Fabric) -> None:
     source = {
         "fabric": f"{fabric.name}: {len(fabric.leafs)} leafs, {len(fabric.hosts)} hosts",
-        "log": str(args.log) if args.log else f"mix {args.mix}, {args.jobs} jobs, seed {args.seed}",
+        "log": str(args.swf) if args.swf else f"mix {args.mix}, {args.jobs} jobs, seed {args.seed}",
         "queue": args.queue,
         "oversubscription": args.oversubscription,
     }

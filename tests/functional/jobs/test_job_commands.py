@@ -535,11 +535,13 @@ def test_an_elastic_group_is_set_shown_paused_resumed_and_deleted(shell, client,
     stored = groups.read(GROUP)
     lines = [each.as_json() for each in follow(read_trace(trace), SimpleModels(), stored.settings)]
     groups.record(stored, lines, Actor("engine"))
-    shown = json.loads(shell(group_scaling.ShowScaling, GROUP, "--log", str(log), "-f", "json")[1])
+    shown = json.loads(
+        shell(group_scaling.ShowScaling, GROUP, "--decision-log", str(log), "-f", "json")[1]
+    )
     assert shown["last_decision"] == "300.5 s: +1, has 1 members, 2 is the least"
     assert [json.loads(line) for line in log.read_text().splitlines()] == lines
     with pytest.raises(InvalidValueError, match="can be written to"):
-        shell(group_scaling.ShowScaling, GROUP, "--log", str(tmp_path))
+        shell(group_scaling.ShowScaling, GROUP, "--decision-log", str(tmp_path))
     assert "300.5 s: +1" in shell(group_scaling.ShowScaling, GROUP)[1]
 
     paused = json.loads(shell(group_scaling.PauseScaling, GROUP, "-f", "json")[1])

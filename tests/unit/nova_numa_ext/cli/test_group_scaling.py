@@ -71,7 +71,7 @@ def test_options_are_what_is_decided_by(trace: Path) -> None:
 def test_a_log_and_a_drawing_are_written(trace: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     log, drawing = tmp_path / "log.jsonl", tmp_path / "replay.svg"
-    found = rows(trace, *CELLS, "--log", log, "--plot", drawing)
+    found = rows(trace, *CELLS, "--decision-log", log, "--plot", drawing)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["why"] for line in lines] == [row["Why"] for row in found]
     assert "<svg" in drawing.read_text()
@@ -87,7 +87,10 @@ def test_a_log_and_a_drawing_are_written(trace: Path, tmp_path: Path) -> None:
             ("trace.csv", "--head-room", "0.5"),
             "head_room: 0.5 is not allowed; allowed: a number >= 1",
         ),
-        (("trace.csv", "--log", "no/such/place"), "--log, --plot: 'no/such/place'"),
+        (
+            ("trace.csv", "--decision-log", "no/such/place"),
+            "--decision-log, --plot: 'no/such/place'",
+        ),
     ],
 )
 def test_what_is_not_allowed_is_said_in_a_sentence(

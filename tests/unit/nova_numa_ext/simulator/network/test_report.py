@@ -53,7 +53,7 @@ def test_files_say_what_was_replayed_and_the_log_is_one_again(tmp_path: Path) ->
     assert all(float(row["slowdown_by_others"]) >= 1.0 for row in rows)
     log = tmp_path / "vnb.swf"
     assert len(swf.read(log.read_text(), "log")) == 40
-    (again,) = ran("--leafs", "12x18x4", "--log", str(log), "--policies", "vnb")
+    (again,) = ran("--leafs", "12x18x4", "--swf", str(log), "--policies", "vnb")
     assert again.figures()["jobs"] == 40
 
 
@@ -88,7 +88,7 @@ def test_progress_is_of_each_policy() -> None:
         (("--oversubscription", "nan"), "1 or more"),
         (("--jobs", "0"), "1 job or more"),
         (("--processors-per-host", "0"), "1 or more"),
-        (("--log", "/nowhere.swf"), "No such file"),
+        (("--swf", "/nowhere.swf"), "No such file"),
         (("--output", "/dev/null/here"), "can be written to"),
     ],
 )
