@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from nova_numa_ext.policy.network.groups import GroupRequest, LeafPlan, PlanOptions, PolicyName
 from nova_numa_ext.policy.network.planner import SHARING
-from placement_traits.names import LEAF_BLOCK, LEAF_REMAINDER, UplinkShare
+from placement_traits.names import LEAF_BLOCK, UplinkShare
 from tests.support.fabrics import Groups, fabric
+from tests.support.network_invariants import Running, running, violated
 
 SIZE, BLOCK = 18, 16
 # How many groups run on the 24 leafs at a time is bounded by their hosts; half of the sizes are small.
@@ -66,39 +67,41 @@ def keeps_the_invariants(events) -> None:
     for name, hosts in played(groups, events, UplinkShare.QUIET):
         hosts_of[name] = hosts
         fits(groups)
-        places = groups.hosts(name)
-        order = {leaf.name: at for at, leaf in enumerate(groups.leafs.leafs)}
-        small = [each for each in groups.plans if hosts_of[each] <= SIZE]
-        assert all(len(groups.hosts(each)) == 1 for each in small), "I1"
-        blocks = [
-            leaf
-            for found in groups.plans.values()
-            for leaf, held in found.claims.items()
-            if LEAF_BLOCK in held
-        ]
-        assert len(blocks) == len(set(blocks)), "I2: one group in each block"
-        for found in groups.plans.values():
-            used = {one.leaf: one.hosts for one in found.places}
-            assert all(
-                used[leaf] in (BLOCK, SIZE)
-                for leaf, held in found.claims.items()
-                if LEAF_BLOCK in held
-            ), "I2: which uses all of it"
-        remainders = {leaf.name for leaf in groups.leafs.leafs if LEAF_REMAINDER in leaf.held}
-        shared = list(groups.sharing_leafs())
-        assert {leaf for _, _, leaf in shared} <= remainders, "I3"
-        of_16 = {each for each in groups.plans if hosts_of[each] % BLOCK == 0}
-        assert not any({a, b} & of_16 for a, b, _ in shared), "I4"
-        large_at = [
-            order[leaf]
-            for each in groups.plans
-            if hosts_of[each] > SIZE
-            for leaf in groups.hosts(each)
-        ]
-        small_at = [order[leaf.name] for leaf in groups.leafs.leafs if leaf.is_small]
-        assert max(large_at, default=-1) < min(small_at, default=24), "I5, I7"
-        assert sum(places.values()) == hosts, "I6"
-        assert max(places.values()) <= SIZE, "I6"
+        seen = {
+            each: running(hosts_of[each], groups.hosts(each), found.claims)
+            for each, found in groups.plans.items()
+        }
+        assert violated(groups.leafs, seen, BLOCK) == []
+
+
+BOTH = frozenset({"l000", "l001"})
+
+
+@pytest.mark.parametrize(
+    ("number", "groups"),
+    [
+        ("I1", {"a": Running(8, {"l000": 4, "l001": 4}, frozenset())}),
+        ("I2", {each: Running(32, {"l000": 16, "l001": 16}, BOTH) for each in "ab"}),
+        ("I2", {"a": Running(20, {"l000": 10, "l001": 10}, BOTH)}),
+        ("I3", {each: Running(20, {"l000": 16, "l001": 4}, frozenset()) for each in "ab"}),
+        (
+            "I4",
+            {
+                "a": Running(32, {"l000": 16, "l001": 16}, frozenset()),
+                "b": Running(20, {"l001": 2, "l002": 18}, frozenset()),
+            },
+        ),
+        ("I5, I7", {"a": Running(32, {"l002": 16, "l003": 16}, frozenset())}),
+        ("I6", {"a": Running(40, {"l000": 20, "l001": 20}, frozenset())}),
+        ("I6", {"a": Running(40, {"l000": 18, "l001": 18}, frozenset())}),
+    ],
+)
+def test_each_violation_is_seen(number, groups) -> None:
+    """On four leafs, the last one of which is for groups of one leaf."""
+    there = Groups(fabric([SIZE] * 4))
+    there.start("small", GroupRequest(4, UplinkShare.QUIET))
+    assert violated(there.leafs, {}, BLOCK) == []
+    assert number in {one.partition(":")[0] for one in violated(there.leafs, groups, BLOCK)}
 
 
 @given(EVENTS)
