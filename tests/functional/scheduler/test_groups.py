@@ -16,6 +16,7 @@ from nova_numa_ext.fabrics import FabricState
 from nova_numa_ext.policy.modes import Mode
 from nova_numa_ext.policy.network.groups import LeafPlaces, LeafPlan, NoLeafs, PlanOptions
 from nova_numa_ext.policy.network.leafs import Leaf, Leafs
+from nova_numa_ext.policy.network.planner import plan
 from nova_numa_ext.policy.network.terms import GroupTerm
 from nova_numa_ext.scheduler import decision, fleet, moves, process, session
 from nova_numa_ext.scheduler.group_plan import GroupPlanner
@@ -36,9 +37,15 @@ def leaf_of(host: str) -> int:
 
 
 class Blocks:
-    """Two leafs a pod; groups that are quiet hold blocks of leafs, kept here and not in Placement."""
+    """Two leafs a pod; groups that are quiet hold blocks of leafs, kept here and not in Placement.
 
-    def __init__(self) -> None:
+    :param leafs: how many
+    :param hosts: of each leaf
+    :param block: hosts of each that a group may have as a whole
+    """
+
+    def __init__(self, leafs: int = LEAFS, hosts: int = HOSTS_PER_LEAF, block: int = BLOCK) -> None:
+        self.leafs, self.hosts, self.block = leafs, hosts, block
         self.claims: dict[str, dict[str, dict[str, int]]] = {}
         self.projects: dict[str, str] = {}
         self.writes = 0
@@ -46,15 +53,15 @@ class Blocks:
 
     def read(self):
         leafs = tuple(
-            Leaf(f"l{n}", (f"p{n // 2}",), HOSTS_PER_LEAF, 0, BLOCK, held=self._held(f"l{n}"))
-            for n in range(LEAFS)
+            Leaf(f"l{n}", (f"p{n // 2}",), self.hosts, 0, self.block, held=self._held(f"l{n}"))
+            for n in range(self.leafs)
         )
         traits = {leaf_trait(leaf.name): leaf.name for leaf in leafs}
         uuids = {leaf.name: leaf.name for leaf in leafs}
-        return [FabricState("train", Leafs(("leaf", "pod"), leafs, HOSTS_PER_LEAF), traits, uuids)]
+        return [FabricState("train", Leafs(("leaf", "pod"), leafs, self.hosts), traits, uuids)]
 
     def _held(self, leaf: str) -> dict[str, int]:
-        return {names.LEAF_BLOCK: sum(BLOCK for held in self.claims.values() if leaf in held)}
+        return {names.LEAF_BLOCK: sum(self.block for held in self.claims.values() if leaf in held)}
 
     def held(self, owner):
         if self.projects.get(owner.group, owner.project) != owner.project:
@@ -106,14 +113,14 @@ def blocks_in_a_pod(leafs: Leafs, asked, options: PlanOptions) -> LeafPlan | NoL
 
 
 class World:
-    """36 hosts on 6 leafs of 3 pods, and nova's scheduler over them."""
+    """36 hosts on leafs, by default 6 of 3 pods, and nova's scheduler over them."""
 
-    def __init__(self, path) -> None:
+    def __init__(self, path, blocks=None, planner=blocks_in_a_pod) -> None:
         CONF.set_override("service_down_time", 10**9)
-        self.blocks, self.path, self.number = Blocks(), path, 0
-        self.cloud = Cloud(LEAFS * HOSTS_PER_LEAF, 1)
+        self.blocks, self.planner, self.path, self.number = blocks or Blocks(), planner, path, 0
+        self.cloud = Cloud(self.blocks.leafs * self.blocks.hosts, 1)
         views = [
-            on_leaf(view, f"l{at // HOSTS_PER_LEAF}")
+            on_leaf(view, f"l{at // self.blocks.hosts}")
             for at, view in enumerate(self.cloud.views.values())
         ]
         self.cloud._arrays = FleetArrays.of(views)
@@ -126,7 +133,7 @@ class World:
             SchedulerOptions(**options),
             self.cloud,
             Journal(self.path, 2**22, 1),
-            beyond=session.BeyondHosts(GroupPlanner(lambda: self.blocks, blocks_in_a_pod)),
+            beyond=session.BeyondHosts(GroupPlanner(lambda: self.blocks, self.planner)),
         )
 
     def ask(self, servers: int, flavor=QUIET, *, group=None, hints=None, **fields):
@@ -211,6 +218,57 @@ def test_lost_claims_are_not_tried_again_and_the_places_move_up(world, monkeypat
     assert found[:7] == [host for host in planned if host != lost]
     assert {leaf_of(host) for host in found} == {0, 1}
     assert world.blocks.writes == 2
+
+
+@pytest.fixture
+def wide(nova_configuration, tmp_path, monkeypatch):
+    """The same with the real policy, and leafs as large as those that issue 17 names::
+
+    train
+    └─ p0 ── l0 host0 … host17,  l1 host18 … host35     each leaf: a block of 16 and 2 beside it
+    """
+    monkeypatch.setattr(fleet, "from_nova", fleet.from_nova)
+    return World(tmp_path / "decisions.jsonl", Blocks(2, 18, 16), plan)
+
+
+@pytest.mark.parametrize("lost", [4, 5])
+def test_32_quiet_servers_lose_claims_up_to_their_spares_and_all_of_them_beyond(
+    wide, monkeypatch, lost
+):
+    """Design 8.4, check 5: each lost host is tried once, ranks keep their order, and of a failure nothing stays."""
+    planned = [hosts[0] for hosts in wide.ask(32)]
+    assert [int(host.removeprefix("host")) // 18 for host in planned] == [0] * 16 + [1] * 16
+    wide.blocks.claims.clear()
+    gone = [planned[at] for at in (3, 20, 8, 31, 0)[:lost]]
+    tried, claimed, deleted = [], set(), []
+    by_uuid = {state.uuid: state.host for state in wide.cloud._states}
+
+    def claim(_context, _client, _spec, server, allocation, **_more):
+        host = by_uuid[next(iter(allocation["allocations"]))]
+        tried.append(host)
+        if host not in gone:
+            claimed.add(server)
+        return host not in gone
+
+    def delete(_context, server, **_more):
+        deleted.append(server)
+
+    monkeypatch.setattr("nova.scheduler.utils.claim_resources", claim)
+    monkeypatch.setattr(wide.scheduler.placement_client, "delete_allocation_for_instance", delete)
+    if lost <= 4:
+        found = [hosts[0] for hosts in wide.ask(32)]
+        kept = [host for host in planned if host not in gone]
+        assert found[: 32 - lost] == kept
+        assert len({*found}) == 32
+        assert deleted == []
+        assert {*wide.blocks.claims[server_group(wide.number).uuid]} == {"l0", "l1", "p0"}
+    else:
+        with pytest.raises(exception.NoValidHost):
+            wide.ask(32)
+        assert {*deleted} == claimed
+        assert len(claimed) == 31
+        assert wide.blocks.claims == {}
+    assert [tried.count(host) for host in gone] == [1] * lost
 
 
 def test_hosts_that_are_refused_leave_the_plan(world, monkeypatch):
