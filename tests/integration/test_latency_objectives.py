@@ -142,7 +142,12 @@ def socket_of(host: LabHost, server: Server) -> str:
 
 @pytest.fixture(scope="module")
 def crowd(running_cloud: LabCloud) -> Iterator[Crowd]:
-    """The servers, their ports plugged in by the agent, and behind these the modelled guests."""
+    """Servers on h1, the LCs' ports plugged in by the agent, and behind these the modelled guests::
+
+    NUMA node of LC 1    LC 1  dedicated, one cell, 2 ways, p99 objective; its load is stepped
+    NUMA node of LC 2    LC 2  the same, with a load that stays quiet
+    all nodes            BE 1 to BE 3  float, pages uniform_all
+    """
     cloud = running_cloud.of_one_test()
     host = cloud.hosts["h1"]
     cloud.openstack("image", "set", "--property", "hw_qemu_guest_agent=yes", IMAGE)

@@ -22,7 +22,11 @@ def pins(host: ComputeHost, *servers: Server) -> list[str]:
 
 @pytest.fixture
 def two(empty_host: ComputeHost) -> tuple[Server, Server]:
-    """Two floating servers of one vCPU on a host of two CPUs."""
+    """Servers of one vCPU on a host of two CPUs::
+
+    CPU 0   one ┐   float, as nova leaves a server without a policy
+    CPU 1   two ┘
+    """
     servers = Server("one", BE_SPECS), Server("two", BE_SPECS)
     for server in servers:
         empty_host.boot(server)

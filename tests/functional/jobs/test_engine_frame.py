@@ -51,7 +51,12 @@ def looks_at(world):
 
 @pytest.fixture
 def crowd(tmp_path):
-    """An engine with threads: two workers and one watcher."""
+    """An engine with threads::
+
+    rounds       the test's own thread
+    worker ×2    make and delete servers
+    watcher ×1   looks at jobs that run, in each round
+    """
     world = World(tmp_path, workers=2, watchers=1, watch_interval_s=0.0)
     yield world
     if world.api.hook:

@@ -35,7 +35,7 @@ class Held:
 
 @pytest.fixture
 def world(tmp_path):
-    """A queue with a place for each job, and one engine."""
+    """A nova without servers, a queue with a place for each job, and one engine; groups hold nothing yet."""
     return World(tmp_path, Held())
 
 

@@ -214,6 +214,12 @@ class Client:
 
 @pytest.fixture
 def hosts(placement, tmp_path, request):
+    """Three hosts beside the service of leases::
+
+    g1    lends GPU a: 8000 MiB by OpenCL, 4 cores, eth1 1000 MB/s, in fabric main
+    c1    a client, no server yet
+    c2    a client, no server yet
+    """
     service = LeaseService(placement, tmp_path)
     apart = getattr(request, "param", "") == "apart"
     with tempfile.TemporaryDirectory() as short:  # a socket's path has 107 bytes

@@ -32,7 +32,10 @@ def view_of_the_cloud(monkeypatch):
 
 @pytest.fixture(scope="module")
 def clouds():
-    """Clouds in which so many hosts have room; they are filled once."""
+    """Clouds in which so many hosts have room; they are filled once::
+
+    30 hosts    so many of them, drawn by lot, have room; the others are nearly sold out
+    """
     made = {}
 
     def cloud(fitting):
