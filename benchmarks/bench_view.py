@@ -23,7 +23,8 @@ from benchmarks import report
 from benchmarks.placement_server import root_uuid, tree
 from placement_traits import beats, names
 from placement_traits.client import PlacementClient
-from placement_traits.reporter import Reporter, child_uuid
+from placement_traits.known_providers import child_uuid
+from placement_traits.reporter import Reporter
 from placement_traits.view import FleetView, ViewSettings
 
 clock = time.perf_counter

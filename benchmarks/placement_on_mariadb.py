@@ -19,9 +19,9 @@ from wsgiref.simple_server import make_server
 from benchmarks.placement_server import NOVA, Quiet, Rows, Server, names_and_ids
 from emulation.hosts import four_nodes
 from placement_traits import names
+from placement_traits.known_providers import child_uuid
 from placement_traits.names import GpuLink, PackingTrait
 from placement_traits.offers import TreeSettings
-from placement_traits.reporter import child_uuid
 from placement_traits.topology import Core, Gpu, GpuEdge, HostTopology, L3Domain
 from placement_traits.tree import Inventory, ProviderTree, desired_tree
 

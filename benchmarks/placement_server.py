@@ -17,9 +17,9 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from emulation.hosts import four_nodes
 from placement_traits import beats, names, shards
+from placement_traits.known_providers import child_uuid
 from placement_traits.names import PackingTrait
 from placement_traits.offers import TreeSettings
-from placement_traits.reporter import child_uuid
 from placement_traits.topology import Gpu, GpuEdge, HostTopology
 from placement_traits.tree import Inventory, ProviderTree, desired_tree
 

@@ -12,8 +12,9 @@ from typing import Final
 from placement_traits import names
 from placement_traits.client import CODE_DUPLICATE, NotFoundError, PlacementClient, PlacementError
 from placement_traits.errors import InvalidValueError
+from placement_traits.known_providers import RootMissingError, child_uuid
 from placement_traits.pool_tree import LentPool, gpu_provider, pool_tree
-from placement_traits.reporter import Reporter, RootMissingError, SyncReport, child_uuid
+from placement_traits.reporter import Reporter, SyncReport
 
 LOG = logging.getLogger(__name__)
 

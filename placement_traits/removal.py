@@ -11,7 +11,8 @@ from typing import Final
 
 from placement_traits import beats, names, server_costs
 from placement_traits.client import NotFoundError, PlacementClient, PlacementError
-from placement_traits.reporter import Ours, Reporter, RootMissingError
+from placement_traits.known_providers import RootMissingError
+from placement_traits.reporter import Ours, Reporter
 
 CLASSES: Final = (
     *names.PUBLISHED_CLASSES,

@@ -11,7 +11,8 @@ from host_agent.conf.configuration import Configuration
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.report import published_host
 from placement_traits.errors import NumaExtError
-from placement_traits.reporter import Reporter, RootMissingError
+from placement_traits.known_providers import RootMissingError
+from placement_traits.reporter import Reporter
 
 LOG = logging.getLogger(__name__)
 

@@ -20,10 +20,11 @@ from emulation.placement_service import PlacementInProcess
 from placement_traits import names
 from placement_traits.client import PlacementClient, PlacementError, RetrySettings
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
+from placement_traits.known_providers import RootMissingError, child_uuid
 from placement_traits.names import NeighbourTrait, PackingTrait, TierTrait
 from placement_traits.offers import L3State, TreeSettings
 from placement_traits.reader import read_tree
-from placement_traits.reporter import Reporter, RootMissingError, child_uuid
+from placement_traits.reporter import Reporter
 from placement_traits.tree import desired_tree
 from placement_traits.view import FleetView
 from tests.support.faults import FaultyAdapter, answer, every, lose_answer, lose_request, refuse

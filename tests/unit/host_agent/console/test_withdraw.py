@@ -9,7 +9,8 @@ from host_agent.conf import configuration
 from host_agent.console.withdraw import withdraw
 from host_agent.report import published_host
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
-from placement_traits.reporter import RootMissingError, SyncReport, TreeChange
+from placement_traits.known_providers import RootMissingError
+from placement_traits.reporter import SyncReport, TreeChange
 
 DONE = SyncReport("uuid", (TreeChange("h1", "traits", "-CUSTOM_NUMA_EXT_TIER_LC"),), (), 4, 2)
 NOTHING = SyncReport("uuid", (), (), 2, 0)
