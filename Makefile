@@ -61,7 +61,7 @@ config: venv  ## generate sample configuration and dashboards under etc/, and th
 	$(PYTHON) -m tools.tables
 
 test-unit: venv  ## unit, functional and conformance tests
-	$(PYTEST) -q -n 5 --dist loadfile tests/unit tests/functional tests/conformance
+	$(PYTEST) -q -n 5 --dist loadfile --no-loadscope-reorder tests/unit tests/functional tests/conformance
 
 test-in-nova: venv  ## the stories in nova's own test bed, and nova's own tests with our filter and weigher
 	$(PYTEST) -q -n 3 tests/in_nova

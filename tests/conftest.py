@@ -9,7 +9,8 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import long
+from tests import budget, long
+from tests.support.order import in_order
 from tests.support.times import Times
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -55,7 +56,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what is marked long unless it is asked for; refuse a long test that is in no share of ``make test-long``."""
+    """Skip what is marked long unless it is asked for; refuse a long test that is in no share of ``make test-long``.
+
+    Processes that share the tests begin with the files that take long.
+    """
+    if hasattr(config, "workerinput"):
+        items[:] = in_order(items, budget.load()["begun_first"])
     known = {one.test for one in long.load()}
     for item in items:
         if not item.get_closest_marker("long"):

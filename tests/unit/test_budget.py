@@ -12,6 +12,7 @@ import pytest
 
 from tests import budget
 from tests.budget import Part, Report, Result, run
+from tests.support.order import in_order
 from tests.support.times import Times, by_folder, far_off, rows
 
 ROOT = Path(__file__).parents[2]
@@ -127,6 +128,19 @@ def test_folders_fit_into_the_part_that_runs_them() -> None:
     folders = budget.load()["folders"].items()
     added_up = sum(seconds for name, seconds in folders if name.startswith(ran))
     assert added_up <= int(processes) * parts["test-unit"]
+
+
+def test_every_file_that_is_begun_first_is_there() -> None:
+    first = budget.load()["begun_first"]
+    assert [name for name in first if not (ROOT / name).is_file()] == []
+    assert len(set(first)) == len(first)
+
+
+def test_files_that_take_long_are_begun_first_then_those_with_many_tests() -> None:
+    names = ["a.py::one", "b.py::one", "b.py::two[x::y]", "c.py::one", "d.py::one"]
+    items = [SimpleNamespace(nodeid=name) for name in names]
+    found = [item.nodeid for item in in_order(items, ["d.py", "c.py", "gone.py"])]
+    assert found == ["d.py::one", "c.py::one", "b.py::one", "b.py::two[x::y]", "a.py::one"]
 
 
 def test_a_test_that_was_skipped_is_not_held_against_its_line() -> None:
