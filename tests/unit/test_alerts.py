@@ -21,6 +21,8 @@ RULES = {
     for rule in group["rules"]
 }
 
+ALONE = "rule.yaml"
+
 AGENT = 'instance="h1",job="numa-host-agent"'
 SERVER = f'{AGENT},server="u1",name="db1"'
 SCHEDULER = 'instance="c1",job="numa-ext-scheduler"'
@@ -262,9 +264,9 @@ CASES = {
 
 
 def test_no_leader_is_expected_while_an_old_database_recovers(tmp_path: Path) -> None:
-    case = CASES["NumaExtNoJobEngineLeads"]
+    alert, case = "NumaExtNoJobEngineLeads", CASES["NumaExtNoJobEngineLeads"]
     recovers = case.fires | {f"numa_ext_jobs_recovers{{{ENGINE}}}": "1x60"}
-    done = run(tmp_path, test_file("NumaExtNoJobEngineLeads", case, case.fires, recovers))
+    done = run(tmp_path, alert, test_file(alert, case, case.fires, recovers))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -282,7 +284,10 @@ def rendered(text: str, labels: dict[str, str], value: str) -> str:
 
 
 def test_file(alert: str, case: Case, fires: Series, silent: Series) -> str:
-    """What promtool runs: the alert fires with the first series, and not with the second."""
+    """What promtool runs: the alert fires with the first series, and not with the second.
+
+    It evaluates all rules of its file at each minute, so that file has the one rule.
+    """
     rule, labels = RULES[alert], labels_of(case)
     expected = {
         "exp_labels": labels | rule["labels"],
@@ -301,7 +306,7 @@ def test_file(alert: str, case: Case, fires: Series, silent: Series) -> str:
 
     return yaml.safe_dump(
         {
-            "rule_files": [str(RULES_FILE)],
+            "rule_files": [ALONE],
             "evaluation_interval": "1m",
             "tests": [group(fires, [expected]), group(silent, [])],
         },
@@ -312,9 +317,11 @@ def test_file(alert: str, case: Case, fires: Series, silent: Series) -> str:
 test_file.__test__ = False  # type: ignore[attr-defined]
 
 
-def run(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
+def run(tmp_path: Path, alert: str, text: str) -> subprocess.CompletedProcess[str]:
     file = tmp_path / "test.yaml"
     file.write_text(text)
+    group = {"name": "alone", "rules": [RULES[alert]]}
+    (tmp_path / ALONE).write_text(yaml.safe_dump({"groups": [group]}, sort_keys=False))
     return promtool("test", "rules", str(file))
 
 
@@ -325,14 +332,14 @@ def test_every_rule_has_a_case() -> None:
 @pytest.mark.parametrize("alert", sorted(RULES))
 def test_an_alert_fires_when_it_should_and_only_then(tmp_path: Path, alert: str) -> None:
     case = CASES[alert]
-    done = run(tmp_path, test_file(alert, case, case.fires, case.silent))
+    done = run(tmp_path, alert, test_file(alert, case, case.fires, case.silent))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_case_the_wrong_way_round_is_red(tmp_path: Path) -> None:
     """The tests above could not fail otherwise."""
-    case = CASES["NumaExtLibvirtLost"]
-    done = run(tmp_path, test_file("NumaExtLibvirtLost", case, case.silent, case.fires))
+    alert, case = "NumaExtLibvirtLost", CASES["NumaExtLibvirtLost"]
+    done = run(tmp_path, alert, test_file(alert, case, case.silent, case.fires))
     assert done.returncode == 1
     assert done.stdout.count("FAILED") + done.stderr.count("FAILED") >= 1
 
