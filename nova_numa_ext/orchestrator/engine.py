@@ -51,6 +51,7 @@ from nova_numa_ext.orchestrator.store.stored_job import StoredJob
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.orchestrator.store.unreadable import Unreadable
 from nova_numa_ext.orchestrator.workers import Workers
+from nova_numa_ext.policy.jobs.job import JobKind
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
@@ -378,7 +379,9 @@ class JobEngine:
             left_out.add(uuid)
             self._hands.trouble(uuid, f"job {uuid} cannot be read and is left out", error)
 
-        found = self._jobs.find(states=_UNFINISHED, unreadable=unreadable, known=self._rows)
+        found = self._jobs.find(
+            states=_UNFINISHED, kind=JobKind.SERVERS, unreadable=unreadable, known=self._rows
+        )
         self._hands.forget_others(
             left_out.union((job.uuid for job in found), *self._troubled.values())
         )

@@ -23,6 +23,7 @@ from nova_numa_ext.orchestrator.steps import CLAIM, group_name
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.stored_job import StoredJob
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
+from nova_numa_ext.policy.jobs.job import JobKind
 from nova_numa_ext.policy.jobs.states import JobState
 from placement_traits.claim_store import ClaimStore
 from placement_traits.claims import Claim, emptied
@@ -62,7 +63,7 @@ class LostClaims:
         :raises ServiceUnavailableError: Placement or the database does not answer
         """
         counted = {each: self._claims.consumers(each) for each in self._jobs.projects(_ALL_S)}
-        jobs = self._jobs.find(states=_UNFINISHED, incomplete=True)
+        jobs = self._jobs.find(states=_UNFINISHED, kind=JobKind.SERVERS, incomplete=True)
         known = Counter(job.project for job in jobs for _ in consumers([job]))
         more = any(
             sum(of_types[each] for each in _TYPES if each in of_types) > known[project]
@@ -72,7 +73,7 @@ class LostClaims:
         suspects: dict[str, Claim] = {}
         if more or due or self._suspects:
             there = {each.consumer: each for each in self._claims.all() if each.type in _TYPES}
-            jobs = self._jobs.find(states=_UNFINISHED, incomplete=True)
+            jobs = self._jobs.find(states=_UNFINISHED, kind=JobKind.SERVERS, incomplete=True)
             now, unknown = set(consumers(jobs)), {job.project for job in jobs if not job.whole}
             suspects = {
                 key: claim

@@ -40,7 +40,7 @@ from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.stored_job import NewJob, Sizes, Step, StoredJob, StoredPart
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
-from nova_numa_ext.policy.jobs.job import BuildFailure
+from nova_numa_ext.policy.jobs.job import BuildFailure, JobKind
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
@@ -79,7 +79,7 @@ class Recoverer:
     def survey(self) -> Survey:
         """Look; change nothing."""
         census = of_cloud.taken(self._trusts)
-        stored = {each.uuid: each for each in self._jobs.find()}
+        stored = {each.uuid: each for each in self._jobs.find(kind=JobKind.SERVERS)}
         claims = [
             each for each in self._claims.all() if each.type in (JOB_CONSUMER, RESERVATION_CONSUMER)
         ]
@@ -99,7 +99,7 @@ class Recoverer:
         for uuid, claim in now.regained.items():
             self._regain(uuid, claim)
         self._give_back(before, now)
-        for job in self._jobs.find(states=(JobState.QUEUED,)):
+        for job in self._jobs.find(states=(JobState.QUEUED,), kind=JobKind.SERVERS):
             if job.reserved and not unanswered(job):
                 steps = (*job.steps, Step(RESERVATION, consumer(job)))
                 self._jobs.set_steps(job, steps, ACTOR)  # so that engines write it again

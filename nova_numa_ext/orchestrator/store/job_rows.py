@@ -8,12 +8,14 @@ from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any, Final
 
-from sqlalchemy import JSON, Connection, Row, Table, Text, select, type_coerce
+from sqlalchemy import JSON, Connection, Row, Table, Text, insert, select, type_coerce
 
 from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.stored_job import Event, Sizes, Step, StoredJob, StoredPart
+from nova_numa_ext.orchestrator.store.tables import Now
 from nova_numa_ext.orchestrator.store.unreadable import Unreadable
-from nova_numa_ext.policy.jobs.job import BuildFailure, Scope, ScopeWait
+from nova_numa_ext.policy.jobs.job import BuildFailure, JobKind, Scope, ScopeWait
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
@@ -152,6 +154,34 @@ def plain(value: Any) -> Any:
     return value
 
 
+def note(
+    connection: Connection,
+    number: int,
+    actor: Actor,
+    state: JobState,
+    *,
+    what: str,
+    reasons: Sequence[Reason],
+) -> None:
+    """Store an event of a job.
+
+    :param number: of the job
+    :param state: of the job afterwards
+    :param what: as of :class:`.stored_job.Event`
+    """
+    connection.execute(
+        insert(tables.event).values(
+            job_id=number,
+            at=Now(),
+            actor=actor.name,
+            term=actor.term.number if actor.term else None,
+            state=state,
+            what=what,
+            reasons=plain(tuple(reasons)),
+        )
+    )
+
+
 def _incomplete(row: Row[Any], error: Exception) -> StoredJob:
     """Return a job as far as it can be read."""
     reason = Reason(JobTerm.OTHER_FORM, cut(f"{type(error).__name__}: {error}"))
@@ -199,6 +229,7 @@ def _job(row: SimpleNamespace, parts: tuple[StoredPart, ...]) -> StoredJob:
         unanswered_at=row.unanswered_at,
         reasons=_reasons(row.reasons),
         steps=tuple(Step(**step) for step in row.steps),
+        kind=JobKind(row.kind),
     )
 
 

@@ -24,6 +24,7 @@ from nova_numa_ext.orchestrator.store.stored_job import (
 from nova_numa_ext.orchestrator.store.tables import Now
 from nova_numa_ext.orchestrator.store.trusts import ended
 from nova_numa_ext.orchestrator.store.unreadable import Unreadable
+from nova_numa_ext.policy.jobs.job import JobKind
 from nova_numa_ext.policy.jobs.states import JobState, check_transition
 from nova_numa_ext.policy.jobs.terms import JobTerm
 from placement_traits.errors import NumaExtError
@@ -83,6 +84,7 @@ class Jobs:
         *,
         project: str | None = None,
         states: Collection[JobState] = tuple(JobState),
+        kind: JobKind | None = None,
         after: str | None = None,
         limit: int | None = None,
         unreadable: Unreadable | None = None,
@@ -93,6 +95,7 @@ class Jobs:
 
         :param project: only those of a project
         :param states: only those in one of these
+        :param kind: only those of this kind
         :param after: uuid of the last job of the page before; of one that is not there nothing comes after
         :param limit: so many at most
         :param unreadable: called with the uuid of each job that is stored in another form than this release's, which
@@ -103,6 +106,8 @@ class Jobs:
         query = select(tables.job).where(tables.job.c.state.in_(states)).order_by(tables.job.c.id)
         if project is not None:
             query = query.where(tables.job.c.project_id == project)
+        if kind is not None:
+            query = query.where(tables.job.c.kind == kind)
         if after is not None:
             marker = select(tables.job.c.id).where(tables.job.c.uuid == after)
             query = query.where(tables.job.c.id > marker.scalar_subquery())
@@ -287,12 +292,18 @@ class Jobs:
     def purge(self, before: float, most: int = 1000) -> int:
         """Delete jobs that ended before a time, with parts and events; return how many.
 
+        Those that asked for remote GPUs go with their leases: :meth:`.leases.Leases.purge`.
+
         :param before: seconds since 1970
         :param most: so many at once; call again while it returns that
         """
         columns = tables.job.c
         with self._database.transaction() as connection:
-            old = select(columns.id).where(columns.state.in_(FINAL), columns.ended_at < before)
+            old = select(columns.id).where(
+                columns.state.in_(FINAL),
+                columns.ended_at < before,
+                columns.kind == JobKind.SERVERS,
+            )
             ids = connection.execute(old.limit(most)).scalars().all()
             connection.execute(delete(tables.job).where(columns.id.in_(ids)))
         return len(ids)
@@ -318,7 +329,7 @@ class Jobs:
                 raise LostRaceError(f"Job {job.uuid} has changed since it was read.")
             state = changes.get("state", job.state)
             if what:
-                _note(connection, job.number, actor, state, what=what, reasons=reasons)
+                job_rows.note(connection, job.number, actor, state, what=what, reasons=reasons)
             if state.final:
                 ended(connection, job.trust, _kept_until(job))
             return job_rows.read_again(connection, job)
@@ -367,28 +378,8 @@ def _insert(connection: Connection, uuid: str, new: NewJob, reasons: Sequence[Re
     connection.execute(
         insert(tables.part), [{"job_id": number} | job_rows.part_values(part) for part in new.parts]
     )
-    _note(connection, number, Actor(new.user), JobState.QUEUED, what="state", reasons=reasons)
-
-
-def _note(
-    connection: Connection,
-    number: int,
-    actor: Actor,
-    state: JobState,
-    *,
-    what: str,
-    reasons: Sequence[Reason],
-) -> None:
-    connection.execute(
-        insert(tables.event).values(
-            job_id=number,
-            at=Now(),
-            actor=actor.name,
-            term=actor.term.number if actor.term else None,
-            state=state,
-            what=what,
-            reasons=job_rows.plain(tuple(reasons)),
-        )
+    job_rows.note(
+        connection, number, Actor(new.user), JobState.QUEUED, what="state", reasons=reasons
     )
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Insert, Row, insert, select, update
 
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
+from nova_numa_ext.orchestrator.store.attach_jobs import follow
 from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.stored_lease import LeaseSpec, LeaseTransfer, StoredLease
 from nova_numa_ext.orchestrator.store.tables import Now
@@ -57,9 +58,9 @@ def change_row(
     reasons: Sequence[Reason],
     **more: Any,
 ) -> None:
-    """Write a lease that has changed.
+    """Write a lease that has changed, and its job with it.
 
-    :raises LostRaceError: another has changed it since it was read
+    :raises LostRaceError: another has changed it, or its job, since it was read
     """
     actor.fence(connection)
     columns = tables.lease.c
@@ -76,6 +77,8 @@ def change_row(
     )
     if changed.rowcount != 1:
         raise LostRaceError(f"Lease {stored.uuid} has changed since it was read.")
+    if stored.job:
+        follow(connection, stored.job, actor, reasons)
 
 
 def _columns(lease: Lease) -> dict[str, Any]:
@@ -158,6 +161,7 @@ def _understood(row: Row[Any]) -> StoredLease:
         reasons=tuple(Reason(**each) for each in row.reasons),
         address=row.address,
         move=None if row.move is None else LeaseTransfer(**row.move),
+        job=row.job,
     )
 
 

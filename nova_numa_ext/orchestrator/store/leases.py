@@ -18,6 +18,7 @@ from sqlalchemy import Connection, Row, Select, delete, func, select
 
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
+from nova_numa_ext.orchestrator.store.attach_jobs import insert_attach, unfinished
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.lease_rows import (
     UNCLAIMED,
@@ -28,6 +29,7 @@ from nova_numa_ext.orchestrator.store.lease_rows import (
     read_again,
     readable,
 )
+from nova_numa_ext.orchestrator.store.stored_job import AttachJob
 from nova_numa_ext.orchestrator.store.stored_lease import (
     LeaseChoice,
     LeaseSpec,
@@ -60,19 +62,23 @@ class Leases:
         self._database = database
 
     def create(self, project: str, user: str, asked: LeaseSpec, server: str = "") -> StoredLease:
-        """Store a lease in state RESERVED, of which Placement holds nothing yet.
+        """Store a lease in state RESERVED, of which Placement holds nothing yet, and the job by which it waits.
 
         :param user: who asks
         :param server: uuid of the server that it is for; '' for none
         """
-        fresh = Lease(str(uuids.uuid4()), gpu_host="")
-        why = Reason(LeaseTerm.ASKED, user)
-        return self._create(fresh, (project, user), asked, server, why, **UNCLAIMED)
+        why, owner = Reason(LeaseTerm.ASKED, user), (project, user)
+
+        def stored(connection: Connection) -> StoredLease:
+            job = insert_attach(connection, owner, server, asked, why=why, actor=Actor(user))
+            return _waiting(connection, owner, server, asked, why=why, job=job)
+
+        return self._database.again(stored)
 
     def request(
         self, owner: tuple[str, str], asked: LeaseSpec, count: int, server: str, actor: Actor
     ) -> None:
-        """Store the leases that a server's flavor asks for, all or none: as of :meth:`create`, and of one gang.
+        """Store the leases that a server's flavor asks for, all or none: as of :meth:`create`, of one gang and one job.
 
         :param owner: project and user of the server
         :param count: of GPUs
@@ -81,10 +87,23 @@ class Leases:
         why = Reason(LeaseTerm.FLAVOR, "")
         with self._database.transaction() as connection:
             actor.fence(connection)
+            job = insert_attach(connection, owner, server, asked, why=why, actor=actor)
             for _ in range(count):
-                fresh = Lease(str(uuids.uuid4()), gpu_host="")
-                spec = replace(asked, gang=gang)
-                connection.execute(new_row(fresh, owner, spec, server, why, **UNCLAIMED))
+                _waiting(connection, owner, server, replace(asked, gang=gang), why=why, job=job)
+
+    def jobs(self) -> dict[str, AttachJob]:
+        """Return the jobs by which leases wait, those of leases that live included, by uuid."""
+        with self._database.transaction() as connection:
+            return unfinished(connection)
+
+    def of_jobs(self, jobs: Collection[str]) -> dict[str, list[str]]:
+        """Return the leases of some jobs, by the uuid of the job, in the order in which they were asked for."""
+        columns = tables.lease.c
+        query = select(columns.job, columns.uuid).where(columns.job.in_(jobs))
+        found: dict[str, list[str]] = {each: [] for each in jobs}
+        for row in self._rows(query.order_by(columns.id)):
+            found[row.job].append(row.uuid)
+        return found
 
     def answered(self, servers: Collection[str]) -> frozenset[str]:
         """Return which of some servers have got what their flavors ask for.
@@ -383,21 +402,12 @@ class Leases:
             raise ConflictError(
                 f"Lease {stored.uuid} was asked for of one host, which is silent: release it, and ask for another one."
             )
-        fresh = Lease(str(uuids.uuid4()), gpu_host="")
-        owner = (stored.project, stored.user)
-        row = new_row(
-            fresh,
-            owner,
-            stored.asked,
-            stored.server,
-            Reason(LeaseTerm.IN_PLACE_OF, stored.uuid),
-            **UNCLAIMED,
-        )
         released = leases.release(stored.lease)
-        why = (Reason(LeaseTerm.REPLACED, fresh.uuid),)
         with self._database.transaction() as connection:
+            fresh = _in_place_of(connection, stored, actor)
+            why = (Reason(LeaseTerm.REPLACED, fresh.uuid),)
             change_row(connection, stored, released, actor, why)
-            return read_again(connection, connection.execute(row).lastrowid)
+            return fresh
 
     def write_off(self, stored: StoredLease, actor: Actor) -> StoredLease:
         """End a lease whose GPU's host is off, and ask for the same, both or none; return it.
@@ -414,24 +424,20 @@ class Leases:
             return stored
         why = [Reason(LeaseTerm.HOST_OFF, "")]
         again = stored.state is not LeaseState.RELEASING and not stored.asked.pool
-        fresh = Lease(str(uuids.uuid4()), gpu_host="")
-        if again:
-            why.append(Reason(LeaseTerm.REPLACED, fresh.uuid))
-        elif stored.state is LeaseState.RELEASING:
+        if stored.state is LeaseState.RELEASING:
             why += stored.reasons
         with self._database.transaction() as connection:
-            change_row(connection, stored, leases.write_off(stored.lease), actor, why)
             if again:
-                owner = (stored.project, stored.user)
-                in_place = Reason(LeaseTerm.IN_PLACE_OF, stored.uuid)
-                row = new_row(fresh, owner, stored.asked, stored.server, in_place, **UNCLAIMED)
-                connection.execute(row)
+                fresh = _in_place_of(connection, stored, actor)
+                why.append(Reason(LeaseTerm.REPLACED, fresh.uuid))
+            change_row(connection, stored, leases.write_off(stored.lease), actor, why)
             return read_again(connection, stored.number)
 
     def purge(self, before: float, most: int = 1000) -> int:
-        """Delete leases that ended before a time; return how many.
+        """Delete leases that ended before a time, and the jobs of which none is left; return how many leases.
 
         Those of servers that ask for remote GPUs still stay: by them it is known that a server has had its leases.
+        A job and the last of its leases are deleted in one transaction.
 
         :param before: seconds since 1970
         :param most: so many at once; call again while it returns that
@@ -446,7 +452,12 @@ class Leases:
                 columns.server.not_in(asking),
             )
             ids = connection.execute(old.limit(most)).scalars().all()
-            connection.execute(delete(tables.lease).where(columns.id.in_(ids)))
+            gone = columns.id.in_(ids)
+            jobs = connection.execute(select(columns.job).where(gone).distinct()).scalars().all()
+            connection.execute(delete(tables.lease).where(gone))
+            left = select(columns.job).where(columns.job.in_(jobs))
+            of_none = tables.job.c.uuid.in_(jobs) & tables.job.c.uuid.not_in(left)
+            connection.execute(delete(tables.job).where(of_none))
         return len(ids)
 
     def _create(
@@ -481,3 +492,25 @@ class Leases:
     def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
         with self._database.transaction() as connection:
             return connection.execute(query).all()
+
+
+def _waiting(
+    connection: Connection,
+    owner: tuple[str, str],
+    server: str,
+    asked: LeaseSpec,
+    *,
+    why: Reason,
+    job: str,
+) -> StoredLease:
+    """Store a lease of a job, of which Placement holds nothing yet."""
+    fresh = Lease(str(uuids.uuid4()), gpu_host="")
+    row = new_row(fresh, owner, asked, server, why, job=job, **UNCLAIMED)
+    return read_again(connection, connection.execute(row).lastrowid)
+
+
+def _in_place_of(connection: Connection, stored: StoredLease, actor: Actor) -> StoredLease:
+    """Ask for the same again, by a job of its own: it waits behind all that were asked for before it."""
+    owner, why = (stored.project, stored.user), Reason(LeaseTerm.IN_PLACE_OF, stored.uuid)
+    job = insert_attach(connection, owner, stored.server, stored.asked, why=why, actor=actor)
+    return _waiting(connection, owner, stored.server, stored.asked, why=why, job=job)

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from nova_numa_ext.policy.jobs.job import BuildFailure, Scope, ScopeWait
+from nova_numa_ext.policy.jobs.job import BuildFailure, JobKind, Scope, ScopeWait
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
 from placement_traits.reason import Reason
@@ -116,6 +116,7 @@ class StoredJob:
     :param steps: what was begun outside of the database and is not undone, in order
     :param whole: all of it could be read; else what other releases may write in another form is missing: parts, plan,
         steps, what is reserved and excluded, and the reasons, of which it is the only one that it is so
+    :param kind: what it is for; one that asks for remote GPUs has no parts and no trust
     """
 
     number: int
@@ -155,6 +156,7 @@ class StoredJob:
     reasons: tuple[Reason, ...]
     steps: tuple[Step, ...]
     whole: bool = True
+    kind: JobKind = JobKind.SERVERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,3 +193,20 @@ class QueuedJob:
     def waiting_s(self, now: float) -> float:
         """Return for how long it has waited, seconds, all stays in the queue together."""
         return self.waited_s + now - self.queued_at
+
+
+@dataclass(frozen=True, slots=True)
+class AttachJob(QueuedJob):
+    """What the engine has to know of a job that asks for remote GPUs; fields as of :class:`StoredJob`.
+
+    :param queued: it is in the queue now; else all that it has waited is in ``waited_s``
+    """
+
+    held: bool
+    cancelled: bool
+    max_wait_s: float | None
+    queued: bool
+
+    def waiting_s(self, now: float) -> float:
+        """Return for how long it has waited, seconds, all stays in the queue together."""
+        return self.waited_s + (now - self.queued_at if self.queued else 0.0)

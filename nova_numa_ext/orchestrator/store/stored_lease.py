@@ -25,6 +25,7 @@ class LeaseSpec:
     :param priority: among leases that wait, more is earlier
     :param migratable: its GPU must be one whose leases can move
     :param gang: common to leases that are had together or not at all; '': by itself
+    :param max_wait_s: seconds of waiting after which it is given up; None: it waits for ever
     """
 
     memory_mb: int
@@ -36,6 +37,7 @@ class LeaseSpec:
     priority: int = 0
     migratable: bool = False
     gang: str = ""
+    max_wait_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class StoredLease:
     :param reasons: of its state
     :param address: where its server process listens, as its GPU's host has reported; '' before
     :param move: where it is to go, or goes; None: nowhere
+    :param job: uuid of the job by which it waits; '' where it has none: it was adopted, or is of an earlier release
     """
 
     number: int
@@ -88,6 +91,7 @@ class StoredLease:
     reasons: tuple[Reason, ...]
     address: str = ""
     move: LeaseTransfer | None = None
+    job: str = ""
 
     @property
     def uuid(self) -> str:

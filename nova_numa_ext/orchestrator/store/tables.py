@@ -58,6 +58,7 @@ job: Final = Table(
     Column("max_wait_s", Double),
     Column("preemptible", Boolean, nullable=False),
     Column("fingerprint", String(64), nullable=False),
+    Column("kind", _WORD, nullable=False, server_default="servers"),
     Column("target", _WORD),
     Column("plan", JSON),
     Column("refusals", Integer, nullable=False),
@@ -149,6 +150,7 @@ lease: Final = Table(
     Column("gpu", _UUID, nullable=False),
     Column("amounts", JSON, nullable=False),
     Column("claimed", Boolean, nullable=False),
+    Column("job", _UUID, nullable=False, server_default=""),
     Column("move", JSON(none_as_null=True)),
     Column("created_at", Double, nullable=False),
     Column("changed_at", Double, nullable=False),
@@ -158,6 +160,7 @@ lease: Final = Table(
     Index("lease_project_state", "project_id", "state"),
     Index("lease_gpu_host", "gpu_host", "state"),
     Index("lease_client_host", "client_host", "state"),
+    Index("lease_of_job", "job"),
     mysql_engine="InnoDB",
 )
 

@@ -21,6 +21,13 @@ HIGHEST_PRIORITY: Final = 1000
 LONGEST_ENDING_S: Final = 600.0
 
 
+class JobKind(StrEnum):
+    """What a job is for."""
+
+    SERVERS = "servers"  # the service makes its servers
+    ATTACH = "attach"  # remote GPUs for a server that is there already, or comes
+
+
 class Scope(StrEnum):
     """How near each other the servers of a part must be, the narrowest first."""
 

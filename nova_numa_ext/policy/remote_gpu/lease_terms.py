@@ -23,6 +23,8 @@ class LeaseTerm(StrEnum):
     NO_GPU = "no_gpu"
     IN_ORDER = "in_order"
     RELEASED = "released"
+    CANCELLED = "cancelled"
+    MAX_WAIT = "max_wait"
     STARTING = "starting"
     ATTACHED = "attached"
     STOPPED = "stopped"
@@ -47,6 +49,8 @@ LEASE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         LeaseTerm.HELD: "Placement holds what it needs",
         LeaseTerm.NO_GPU: "no GPU of a pool has {value} and {against} MiB left",
         LeaseTerm.RELEASED: "released by {value}",
+        LeaseTerm.CANCELLED: "its job was cancelled",
+        LeaseTerm.MAX_WAIT: "its job waited {value} s, max_wait is {against} s",
         LeaseTerm.IN_ORDER: "leases that were asked for before it wait for the GPUs that it could get",
         LeaseTerm.STARTING: "the host of its GPU is to serve it",
         LeaseTerm.ATTACHED: "the host of its server may connect",
@@ -66,6 +70,9 @@ LEASE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
+
+OF_LEASES: Final = "leases"
+"""Where a reason of a job is about that is one of its leases: terms of jobs and leases may be spelled alike."""
 
 OTHERS_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
     {

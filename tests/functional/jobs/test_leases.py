@@ -12,10 +12,12 @@ from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Jobs
+from nova_numa_ext.orchestrator.store.jobs import _insert as insert_job
 from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import LIVING, Leases
 from nova_numa_ext.orchestrator.store.stored_lease import LeaseChoice, LeaseSpec
+from nova_numa_ext.policy.jobs.job import JobKind
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.leases import LeaseError, LeaseState, UnfencedError
 from placement_traits.errors import ConflictError
@@ -241,14 +243,18 @@ def test_an_upgrade_keeps_what_is_stored(empty_url):
         command.upgrade(database._alembic(connection), "0001")
     kept, newest = database.version()
     assert kept == "0001" < newest
-    jobs = Jobs(database)
-    before = [jobs.create(new_job(f"job{number}")) for number in range(3)]
+    jobs, why = Jobs(database), (Reason("submitted", "user-1"),)
     with database.transaction() as connection:
+        for number in range(3):
+            # As that release has stored them: it reads none of the columns that came later.
+            insert_job(connection, f"job-{number}", new_job(f"job{number}"), why)
         events = connection.execute(select(tables.event)).all()
         connection.execute(text("UPDATE leader SET term = 7, mark = 9"))
     database.sync()
     assert database.version() == (newest, newest)
-    assert jobs.find() == before
+    assert [(each.name, each.kind) for each in jobs.find()] == [
+        (f"job{number}", JobKind.SERVERS) for number in range(3)
+    ]
     with database.transaction() as connection:
         assert connection.execute(select(tables.event)).all() == events
         leader = tables.leader.c

@@ -22,10 +22,10 @@ def test_migrations_make_what_the_code_uses(database):
 
 def test_a_second_sync_changes_nothing(empty_url):
     database = Database(empty_url)
-    assert database.version() == (None, "0008")
+    assert database.version() == (None, "0009")
     for _ in range(2):
         database.sync()
-        assert database.version() == ("0008", "0008")
+        assert database.version() == ("0009", "0009")
 
 
 def test_the_databases_clock_is_in_seconds_since_1970(database):

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that ask for remote GPUs: rows of the table ``job`` without parts, which are where their leases are.
+
+Such a job is stored in one transaction with its leases, and each change of one of these takes it along, in one
+transaction, too. So one never says what the other does not, whenever a process dies, nor in a backup::
+
+    QUEUED     a lease of it waits, and no GPU is chosen for it
+    PLANNED    a GPU is chosen for each that waits; Placement has not granted all
+    RUNNING    none waits any more: Placement holds what they need
+    ENDING     all that are left are being released
+    DONE       all are gone, and it had run
+    FAILED     all are gone, and it never ran: no GPU had room, or it waited too long
+    CANCELLED  all are gone, as its user or the end of its server would have it
+
+Nothing here asks whether a state follows another: after an older database was restored, leases may be anywhere. Where
+two transactions change two leases of one job at a time, neither sees the other's, and the job may lag behind until the
+next step of one of them. It does not for good: the last step of each lease is the engine's, one after the other.
+"""
+
+import uuid as uuids
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from nova_numa_ext.orchestrator.store import job_rows, tables
+from nova_numa_ext.orchestrator.store.actor import Actor
+from nova_numa_ext.orchestrator.store.database import LostRaceError
+from nova_numa_ext.orchestrator.store.stored_job import AttachJob
+from nova_numa_ext.orchestrator.store.stored_lease import LeaseSpec
+from nova_numa_ext.orchestrator.store.tables import Now
+from nova_numa_ext.policy.jobs.job import JobKind
+from nova_numa_ext.policy.jobs.states import JobState
+from nova_numa_ext.policy.remote_gpu.lease_terms import OF_LEASES, LeaseTerm
+from nova_numa_ext.policy.remote_gpu.leases import LeaseState
+from placement_traits.reason import Reason
+
+_ENDS: Final = frozenset({LeaseState.RELEASING, LeaseState.GONE})
+# Ends as they were asked for, of a job that never ran.
+_AS_ASKED: Final = frozenset({LeaseTerm.RELEASED, LeaseTerm.CANCELLED, LeaseTerm.SERVER_GONE})
+
+
+def insert_attach(
+    connection: Connection,
+    owner: tuple[str, str],
+    server: str,
+    asked: LeaseSpec,
+    *,
+    why: Reason,
+    actor: Actor,
+) -> str:
+    """Store a job in state QUEUED whose leases follow in the same transaction; return its uuid.
+
+    :param owner: project and user
+    :param server: that its leases are for, by which it is named; '' for none
+    :param asked: of each of its leases
+    :param why: it is asked for
+    """
+    uuid, (project, user), reasons = str(uuids.uuid4()), owner, _of_leases((why,))
+    row = insert(tables.job).values(
+        uuid=uuid,
+        project_id=project,
+        user_id=user,
+        trust_id="",
+        name=server,
+        state=JobState.QUEUED,
+        version=0,
+        held=False,
+        cancelled=False,
+        priority=asked.priority,
+        max_wait_s=asked.max_wait_s,
+        preemptible=False,
+        fingerprint="",
+        kind=JobKind.ATTACH,
+        refusals=0,
+        not_before=0.0,
+        postponed=0,
+        excluded=[],
+        reserved=[],
+        submitted_at=Now(),
+        queued_at=Now(),
+        waited_s=0.0,
+        reasons=job_rows.plain(reasons),
+        steps=[],
+    )
+    number = connection.execute(row).lastrowid
+    job_rows.note(connection, number, actor, JobState.QUEUED, what="state", reasons=reasons)
+    return uuid
+
+
+def follow(connection: Connection, uuid: str, actor: Actor, reasons: Sequence[Reason]) -> None:
+    """Take a job along with a change of one of its leases; one that has ended, or is not there, stays so.
+
+    :param uuid: of the job
+    :param reasons: of the lease
+    :raises LostRaceError: its user has changed it meanwhile
+    """
+    columns = tables.job.c
+    job = connection.execute(select(tables.job).where(columns.uuid == uuid)).first()
+    if job is None or JobState(job.state).final:
+        return
+    of_it = select(tables.lease.c.state, tables.lease.c.claimed, tables.lease.c.gpu)
+    found = connection.execute(of_it.where(tables.lease.c.job == uuid)).all()
+    was, to = JobState(job.state), _state(job, found, reasons)
+    waits = to is JobState.QUEUED and _terms(reasons) != [each["term"] for each in job.reasons]
+    if to is was and not waits:
+        return
+    changed = connection.execute(
+        update(tables.job)
+        .where(columns.id == job.id, columns.version == job.version)
+        .values(
+            state=to,
+            version=job.version + 1,
+            reasons=job_rows.plain(_of_leases(reasons)),
+            **_times(was, to),
+        )
+    )
+    if changed.rowcount != 1:
+        raise LostRaceError(f"Job {uuid} has changed since it was read.")
+    what = "reasons" if to is was else "state"
+    job_rows.note(connection, job.id, actor, to, what=what, reasons=_of_leases(reasons))
+
+
+def unfinished(connection: Connection) -> dict[str, AttachJob]:
+    """Return the jobs that ask for remote GPUs and have not ended, by uuid."""
+    columns = tables.job.c
+    query = select(
+        columns.uuid,
+        columns.priority,
+        columns.submitted_at,
+        columns.queued_at,
+        columns.waited_s,
+        columns.held,
+        columns.cancelled,
+        columns.max_wait_s,
+        columns.state == JobState.QUEUED,
+    ).where(
+        columns.kind == JobKind.ATTACH,
+        columns.state.in_([each for each in JobState if not each.final]),
+    )
+    return {row.uuid: AttachJob(*row) for row in connection.execute(query)}
+
+
+def _state(job: Row[Any], found: Sequence[Row[Any]], reasons: Sequence[Reason]) -> JobState:
+    waiting = [each for each in found if each.state == LeaseState.RESERVED and not each.claimed]
+    if waiting:
+        return JobState.PLANNED if all(each.gpu for each in waiting) else JobState.QUEUED
+    if not all(each.state in _ENDS for each in found):
+        return JobState.RUNNING
+    if any(each.state != LeaseState.GONE for each in found):
+        return JobState.ENDING
+    if job.cancelled:
+        return JobState.CANCELLED
+    if job.started_at is not None:
+        return JobState.DONE
+    as_asked = not _AS_ASKED.isdisjoint(_terms(reasons))
+    return JobState.CANCELLED if as_asked else JobState.FAILED
+
+
+def _times(was: JobState, to: JobState) -> dict[str, Any]:
+    """Return what a job's way from one state to another says of times, as of :meth:`.jobs.Jobs.move`."""
+    times: dict[str, Any] = {}
+    if was is JobState.QUEUED and to is not was:
+        times["waited_s"] = tables.job.c.waited_s + Now() - tables.job.c.queued_at
+    if to is JobState.QUEUED and was is not to:
+        times["queued_at"] = Now()
+    if to is JobState.RUNNING:
+        times["started_at"] = Now()
+    if to is JobState.ENDING:
+        times["ending_at"] = Now()
+    if to.final:
+        times["ended_at"] = Now()
+    return times
+
+
+def _terms(reasons: Sequence[Reason]) -> list[str]:
+    return [each.term for each in reasons]
+
+
+def _of_leases(reasons: Sequence[Reason]) -> tuple[Reason, ...]:
+    return tuple(replace(each, where=OF_LEASES) for each in reasons)

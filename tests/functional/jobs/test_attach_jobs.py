@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that ask for remote GPUs: in the queue of jobs, and never elsewhere than their leases."""
+
+from dataclasses import replace
+
+import pytest
+
+from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store.actor import Actor
+from nova_numa_ext.orchestrator.store.database import LostRaceError
+from nova_numa_ext.orchestrator.store.jobs import Jobs
+from nova_numa_ext.orchestrator.store.leases import Leases
+from nova_numa_ext.orchestrator.store.stored_lease import NOTHING, LeaseChoice, LeaseSpec
+from nova_numa_ext.policy.jobs.job import JobKind
+from nova_numa_ext.policy.jobs.states import JobState
+from nova_numa_ext.policy.remote_gpu import leases as life
+from placement_traits.names import RemoteGpuApi, ServiceLevel
+from placement_traits.reason import Reason
+from tests.support.jobs_database import new_job
+
+USER = Actor("user-1")
+ASKED = LeaseSpec(1000, ServiceLevel.SILVER, RemoteGpuApi.OPENCL)
+CHOICE = LeaseChoice("g1", "gpu-1", {"gpu-1": {"CUSTOM_RGPU_MEM_MB": 1000}})
+
+
+@pytest.fixture
+def leases(database):
+    return Leases(database)
+
+
+@pytest.fixture
+def jobs(database):
+    return Jobs(database)
+
+
+def of_server(leases, jobs, count=2):
+    """What the flavor of a server asks for."""
+    leases.request(("project-1", "user-1"), ASKED, count, "server-1", USER)
+    (job,) = jobs.find(kind=JobKind.ATTACH)
+    return job, leases.find()
+
+
+def seen(jobs, job):
+    return jobs.read(job.uuid).state
+
+
+def test_what_a_flavor_asks_for_is_one_job_which_is_where_its_leases_are(leases, jobs):
+    job, found = of_server(leases, jobs)
+    assert (job.name, job.parts, job.trust, job.state) == ("server-1", (), "", JobState.QUEUED)
+    assert {each.job for each in found} == {job.uuid}
+    assert leases.of_jobs([job.uuid]) == {job.uuid: [each.uuid for each in found]}
+    found = leases.choose(found, [CHOICE, CHOICE], USER)
+    assert seen(jobs, job) is JobState.PLANNED
+    found = leases.choose(found, [NOTHING, NOTHING], USER)
+    assert seen(jobs, job) is JobState.QUEUED
+    first, second = leases.choose(found, [CHOICE, CHOICE], USER)
+    first = leases.hold(first, USER)
+    assert seen(jobs, job) is JobState.PLANNED
+    second = leases.hold(second, USER)
+    assert seen(jobs, job) is JobState.RUNNING
+    first = leases.change(first, life.release, USER)
+    assert seen(jobs, job) is JobState.RUNNING
+    second = leases.change(second, life.release, USER)
+    assert seen(jobs, job) is JobState.ENDING
+    for each in (first, second):
+        leases.change(each, life.end, USER)
+    ended = jobs.read(job.uuid)
+    assert (ended.state, ended.ended_at is not None) == (JobState.DONE, True)
+    states = [each.state for each in jobs.events(ended) if each.what == "state"]
+    assert states == [*["queued", "planned", "queued", "planned", "running", "ending", "done"]]
+
+
+@pytest.mark.parametrize(
+    ("term", "end"),
+    [("no_gpu", JobState.FAILED), ("max_wait", JobState.FAILED), ("released", JobState.CANCELLED)],
+)
+def test_a_job_that_never_ran_has_failed_unless_it_was_to_end(leases, jobs, term, end):
+    job, found = of_server(leases, jobs)
+    for each in leases.stop(found, (Reason(term, "", ""),), USER):
+        leases.change(each, life.end, USER)
+    assert seen(jobs, job) is end
+
+
+def test_a_job_and_its_leases_change_together_or_not_at_all(leases, jobs, monkeypatch):
+    job, found = of_server(leases, jobs)
+    jobs.set(job, USER, held=True)
+    leases.choose(found, [CHOICE, CHOICE], USER)  # reads the job in its own transaction
+    with pytest.raises(LostRaceError):
+        leases.choose(found, [NOTHING, NOTHING], USER)
+    assert seen(jobs, job) is JobState.PLANNED
+    assert {each.gpu for each in leases.find()} == {"gpu-1"}
+
+
+def test_why_its_leases_wait_is_why_it_waits(leases, jobs):
+    job, found = of_server(leases, jobs, count=1)
+    why = (Reason("no_gpu", "opencl", 1000),)
+    leases.wait(found[0], why, USER)
+    assert jobs.read(job.uuid).reasons == (replace(*why, where="leases"),)
+    assert [each.what for each in jobs.events(job)] == ["state", "reasons"]
+
+
+def test_what_a_job_has_waited_counts_once(leases, jobs, database):
+    """Its first stay in the queue is over when a GPU is chosen, and it comes back when that is full."""
+    job, found = of_server(leases, jobs, count=1)
+    with database.transaction() as connection:
+        connection.execute(tables.job.update().values(queued_at=database.now() - 100.0))
+
+    def waited_s():
+        return leases.jobs()[job.uuid].waiting_s(database.now())
+
+    assert waited_s() == pytest.approx(100.0, abs=5.0)
+    found = leases.choose(found, [CHOICE], USER)
+    assert waited_s() == pytest.approx(100.0, abs=5.0)
+    leases.choose(found, [NOTHING], USER)
+    assert waited_s() == pytest.approx(100.0, abs=5.0)
+
+
+def test_both_are_purged_in_one_transaction(leases, jobs, database):
+    job, found = of_server(leases, jobs)
+    servers = jobs.create(new_job())
+    first, second = leases.stop(found, (Reason("no_gpu", ""),), USER)
+    leases.change(first, life.end, USER)
+    assert (jobs.purge(database.now() + 60), leases.purge(database.now() + 60)) == (0, 1)
+    assert seen(jobs, job) is JobState.ENDING
+    leases.change(second, life.end, USER)
+    assert (jobs.purge(database.now() + 60), leases.purge(database.now() + 60)) == (0, 1)
+    assert (jobs.find(), leases.find()) == ([servers], [])
+    with database.transaction() as connection:
+        events = connection.execute(tables.event.select()).all()
+    assert {each.job_id for each in events} == {servers.number}
+
+
+def test_what_is_asked_for_again_waits_by_a_job_of_its_own(leases, jobs):
+    job, found = of_server(leases, jobs, count=1)
+    held = leases.hold(*leases.choose(found, [CHOICE], USER), USER)
+    lost = leases.change(leases.change(held, life.start, USER), life.lose, USER)
+    fresh = leases.requeue(lost, USER)
+    assert fresh.job not in {"", job.uuid}
+    assert seen(jobs, job) is JobState.ENDING
+    assert jobs.read(fresh.job).state is JobState.QUEUED
+
+
+def test_jobs_of_both_kinds_are_in_one_order(leases, jobs):
+    plain = jobs.create(new_job(priority=1))
+    of_server(leases, jobs)
+    found, _ = jobs.in_queue()
+    assert len(found) == 2
+    assert found[0].uuid == plain.uuid
+    assert jobs.usage("project-1") == (1, plain.parts[0].count), "leases have limits of their own"
