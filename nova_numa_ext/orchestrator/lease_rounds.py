@@ -14,9 +14,10 @@
 A lease that cannot take its step, or whose row cannot be read, is reported and holds up no other one. Pools are read
 once a round, when the first lease needs them; what the round itself claims and releases is counted on that reading.
 
-Leases wait in the order of the queue of jobs: by priority, which grows with the time that they have waited, then by the
-time at which they were asked for. Leases of one gang, as those that the flavor of a server asks for, are of different
-GPUs, chosen in one transaction and claimed in one request.
+Leases wait by jobs of kind ``attach``, in the order of the queue of jobs: by priority, which grows with the time that
+these have waited, then by the time of submission. Those of a job that is held are left out, those of one that is
+cancelled are released, whatever their state, and those of one that has waited too long. Leases of one gang, as those
+that the flavor of a server asks for, are of different GPUs, chosen in one transaction and claimed in one request.
 
 Beside it, each claim of a lease on a pool is compared with the rows. One of which no lease that lives knows in two
 looks is released, under the generation that was read: an answer came late. A held lease whose claim is gone, by an
@@ -40,9 +41,10 @@ from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
 from nova_numa_ext.orchestrator.store.leases import LIVING, Leases
+from nova_numa_ext.orchestrator.store.stored_job import AttachJob
 from nova_numa_ext.orchestrator.store.stored_lease import NOTHING, LeaseChoice, StoredLease
 from nova_numa_ext.orchestrator.store.unreadable import Unreadable
-from nova_numa_ext.policy.jobs.queue_order import rank
+from nova_numa_ext.policy.jobs.queue_order import Queued, rank
 from nova_numa_ext.policy.remote_gpu import lease_claims, leases
 from nova_numa_ext.policy.remote_gpu.choosing import Unmet
 from nova_numa_ext.policy.remote_gpu.lease_plan import LeaseGang, LeasePlan, plan
@@ -102,6 +104,7 @@ class LeaseRounds:
         self._without_host: frozenset[str] = frozenset()
         self._clients: Mapping[str, tuple[frozenset[str], str]] = {}
         self._gpus: Mapping[str, frozenset[str]] = {}
+        self._jobs: Mapping[str, AttachJob] = {}
 
     def round(self, actor: Actor, may: Callable[[], None], trouble: Unreadable) -> int:
         """Let each lease that has something to do take a step or two; return how many changed.
@@ -116,15 +119,23 @@ class LeaseRounds:
         changed = self._requests.round(hosts, self._silence, actor, trouble)
         lent = _Lent(self._answering)
         waiting = []
+        self._jobs = self._leases.jobs()
         living = self._leases.find(states=LIVING, unreadable=trouble)
         self._gpus = _gpus(living)
         servers = {each.server for each in living}
         self._clients = {key: each for key, each in self._clients.items() if key in servers}
+        now_s = self._leases.now()
         for each in living:
-            if each.state is LeaseState.RESERVED and not each.claimed:
-                waiting.append(each)
+            why = _given_up(each, self._jobs.get(each.job), now_s)
+            if why is None and each.state is LeaseState.RESERVED and not each.claimed:
+                if not self._is_held(each):
+                    waiting.append(each)
                 continue
             with self._apart(each.uuid, trouble):
+                if why is not None:
+                    self._leases.change(each, leases.release, actor, (why,))
+                    changed += 1
+                    continue
                 now = self._carried(each, actor, may, lent)
                 changed += now.version != each.version
         return changed + self._given(waiting, actor, may, lent, trouble)
@@ -140,6 +151,15 @@ class LeaseRounds:
             raise
         except NumaExtError as error:
             trouble(uuid, error)
+
+    def _is_held(self, stored: StoredLease) -> bool:
+        """Return whether the user of a lease has its job held; what is chosen already goes on."""
+        job = self._jobs.get(stored.job)
+        return job is not None and job.held and not stored.amounts
+
+    def _queued(self, stored: StoredLease) -> Queued:
+        """Return by what a lease has its place in the queue: by its job, or by itself."""
+        return self._jobs.get(stored.job) or _Queued(stored)
 
     def _reached(
         self, stored: StoredLease, lent: Sequence[Pool]
@@ -258,7 +278,9 @@ class LeaseRounds:
         at = self._leases.now()
         settings = self._rules.queue
         asked: list[LeaseGang] = []
-        for uuid in sorted(gangs, key=lambda uuid: rank(_Queued(gangs[uuid][0]), at, settings)):
+        for uuid in sorted(
+            gangs, key=lambda uuid: rank(self._queued(gangs[uuid][0]), at, settings)
+        ):
             with self._apart(uuid, trouble):
                 asked.append(self._gang(uuid, gangs[uuid]))
         try:
@@ -483,7 +505,7 @@ class _Planned:
 
 @dataclass(frozen=True, slots=True)
 class _Queued:
-    """A lease that waits, as the queue of jobs ranks it."""
+    """A lease without a job, as the queue of jobs ranks it."""
 
     stored: StoredLease
 
@@ -497,6 +519,19 @@ class _Queued:
 
     def waiting_s(self, now: float) -> float:
         return now - self.stored.created_at
+
+
+def _given_up(stored: StoredLease, job: AttachJob | None, now: float) -> Reason | None:
+    """Return why a lease is to be released for its job's sake, None where it is not."""
+    if job is None or stored.state is LeaseState.RELEASING:
+        return None
+    if job.cancelled:
+        return Reason(LeaseTerm.CANCELLED, "")
+    waits = stored.state is LeaseState.RESERVED and not stored.claimed and not stored.amounts
+    waited_s = job.waiting_s(now)
+    if waits and job.max_wait_s is not None and waited_s > job.max_wait_s:
+        return Reason(LeaseTerm.MAX_WAIT, round(waited_s), round(job.max_wait_s))
+    return None
 
 
 def _heard(lent: Iterable[Pool], hosts: Mapping[str, LeaseHost]) -> dict[str, float]:

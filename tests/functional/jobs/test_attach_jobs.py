@@ -13,9 +13,12 @@ from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.stored_lease import NOTHING, LeaseChoice, LeaseSpec
 from nova_numa_ext.policy.jobs.job import JobKind
 from nova_numa_ext.policy.jobs.states import JobState
+from nova_numa_ext.policy.jobs.terms import JobTerm
 from nova_numa_ext.policy.remote_gpu import leases as life
+from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits.names import RemoteGpuApi, ServiceLevel
 from placement_traits.reason import Reason
+from tests.functional.jobs.test_lease_rounds import rounds  # noqa: F401 - a fixture
 from tests.support.jobs_database import new_job
 
 USER = Actor("user-1")
@@ -147,3 +150,59 @@ def test_jobs_of_both_kinds_are_in_one_order(leases, jobs):
     assert len(found) == 2
     assert found[0].uuid == plain.uuid
     assert jobs.usage("project-1") == (1, plain.parts[0].count), "leases have limits of their own"
+
+
+def job_of(rounds, lease):  # noqa: F811
+    return Jobs(rounds.leases._database).read(rounds.now(lease).job)
+
+
+def test_a_job_that_is_held_gets_no_gpu_before_it_is_released(rounds):  # noqa: F811
+    jobs = Jobs(rounds.leases._database)
+    lease = rounds.ask()
+    jobs.set(job_of(rounds, lease), USER, (Reason(JobTerm.HELD, "user-1"),), held=True)
+    assert rounds.round() == 0
+    assert (rounds.now(lease).gpu, job_of(rounds, lease).state) == ("", JobState.QUEUED)
+    jobs.set(job_of(rounds, lease), USER, (Reason(JobTerm.RELEASED, "user-1"),), held=False)
+    rounds.round()
+    assert (rounds.now(lease).claimed, job_of(rounds, lease).state) == (True, JobState.RUNNING)
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_who_cancels_a_job_releases_its_leases(rounds, runs):  # noqa: F811
+    lease = rounds.ask()
+    if runs:
+        rounds.round()
+    jobs = Jobs(rounds.leases._database)
+    jobs.set(job_of(rounds, lease), USER, (Reason(JobTerm.CANCELLED, "user-1"),), cancelled=True)
+    rounds.round()
+    rounds.round()
+    assert (rounds.now(lease).state, rounds.held()) == (LeaseState.GONE, {})
+    assert job_of(rounds, lease).state is JobState.CANCELLED
+
+
+def test_a_job_that_waits_too_long_is_given_up(rounds):  # noqa: F811
+    lease, other = rounds.ask(9000, max_wait_s=1e-6), rounds.ask(9000)
+    for _ in range(3):
+        rounds.round()
+    assert job_of(rounds, lease).state is JobState.FAILED
+    assert job_of(rounds, lease).reasons[0].term == "max_wait"
+    assert job_of(rounds, other).state is JobState.QUEUED
+
+
+def test_leases_are_asked_in_the_order_of_their_jobs(rounds):  # noqa: F811
+    """The priority of a job counts, and what it has waited in all its stays."""
+    first, second, third, fourth = (rounds.ask(5000) for _ in range(4))
+    with rounds.leases._database.transaction() as connection:
+        of_fourth = tables.job.c.uuid == fourth.job
+        connection.execute(tables.job.update().where(of_fourth).values(waited_s=7200.0))
+    rounds.round()
+    held = [each for each in (first, second, third, fourth) if rounds.now(each).claimed]
+    assert held == [first, second, fourth]
+
+
+def test_a_lease_without_a_job_waits_as_before(rounds):  # noqa: F811
+    """Of an earlier release."""
+    lease = rounds.ask()
+    rounds.spoil(lease, job="")
+    rounds.round()
+    assert rounds.now(lease).claimed

@@ -967,8 +967,8 @@ def test_what_is_more_important_goes_first_and_age_counts_too(service):
     claimed = {each.uuid: each.claimed for each in service.leases.find(states=LIVING)}
     assert claimed == {urgent.uuid: True, second.uuid: False}
     with service.database.transaction() as connection:
-        older = update(tables.lease).where(tables.lease.c.uuid == second.uuid)
-        connection.execute(older.values(created_at=tables.lease.c.created_at - 3 * 3600))
+        older = update(tables.job).where(tables.job.c.uuid == second.job)
+        connection.execute(older.values(queued_at=tables.job.c.queued_at - 3 * 3600))
     third = str(uuid.uuid4())
     service.placed[third] = "c2"
     request = REQUEST | whole | {"server_id": third, "priority": 2}
