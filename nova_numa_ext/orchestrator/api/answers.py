@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from nova_numa_ext.orchestrator.api import scaling_schema, schemas
 from nova_numa_ext.policy.elastic.member_steps import MemberStep
+from nova_numa_ext.policy.jobs.job import JobKind
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 
@@ -57,7 +58,7 @@ _REASONS: Final = _array(
         term=_text("which reason it is, for programs"),
         value={**_VALUE, "description": "what was found"},
         against={**_VALUE, "description": "what it was compared with"},
-        where=_text("which part or host it is about"),
+        where=_text("which part or host it is about; of jobs of kind ``attach`` also ``leases``"),
         sentence=_text("the same for people"),
     ),
     "why it is in its state",
@@ -111,6 +112,13 @@ NEW_JOB: Final = _object(job=_object(**_NEW))
 
 _JOB: Final = _object(
     id=_text("its uuid"),
+    kind={
+        "enum": list(JobKind),
+        "description": "``servers``: the service makes these; ``attach``: it asks for remote GPUs, and has no parts",
+    },
+    leases=_array(
+        {"type": "string"}, "uuids of the leases that a job of kind ``attach`` has asked for"
+    ),
     **_NEW,
     state=_STATE,
     reasons=_REASONS,
@@ -125,7 +133,7 @@ _JOB: Final = _object(
     cancelled=_flag("its user has cancelled it"),
     postponed=_number("how often it was postponed for a better place"),
     submitted_at=_time("when it was submitted"),
-    started_at=_time("when all of its servers last ran"),
+    started_at=_time("when all of its servers last ran, or all of its leases were held"),
     ended_at=_time("when it ended"),
 )
 
@@ -152,6 +160,11 @@ _LEASE: Final = _object(
     user_id=_text("user that asked for it"),
     **{
         **_ASKED_LEASE["properties"],
+        "max_wait_s": _given(_ASKED_LEASE, "max_wait_s", type=["number", "null"]),
+        "job_id": {
+            "type": ["string", "null"],
+            "description": "job of kind ``attach`` by which it waits; null: it has none",
+        },
         "server_id": {
             "type": ["string", "null"],
             "description": "server that it is for; null: none is named",

@@ -216,6 +216,7 @@ LEASE: Final[Mapping[str, Any]] = {
                     **_PRIORITY,
                     "description": "among leases that wait: more is earlier; 0 if not given",
                 },
+                "max_wait_s": _seconds("seconds of waiting after which it is given up"),
                 "server_id": {
                     **_UUID,
                     "description": "server that it is for; it is attached where that runs. Without one to none",
@@ -406,6 +407,7 @@ def check_lease(body: Any) -> tuple[LeaseSpec, str]:
         asked.get("pool", ""),
         Unmet(asked.get("unmet", Unmet.WAIT)),
         asked.get("priority", 0),
+        max_wait_s=asked.get("max_wait_s"),
     )
     return spec, asked.get("server_id", "")
 

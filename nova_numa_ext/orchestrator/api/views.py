@@ -17,27 +17,35 @@ from nova_numa_ext.orchestrator.store.scaling import ListedScaling, StoredScalin
 from nova_numa_ext.orchestrator.store.scaling_members import StoredMember
 from nova_numa_ext.orchestrator.store.stored_job import Event, NewJob, StoredJob, StoredPart
 from nova_numa_ext.orchestrator.store.stored_lease import StoredLease
+from nova_numa_ext.policy.jobs.job import JobKind
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.jobs.terms import for_tenants, sentence
-from nova_numa_ext.policy.remote_gpu.lease_terms import lease_for_tenants, lease_sentence
+from nova_numa_ext.policy.remote_gpu.lease_terms import OF_LEASES, lease_for_tenants, lease_sentence
 from placement_traits.reason import Reason
 
 _ENGINE: Final = "engine"
 
 
 def job(
-    found: StoredJob, *, internals: bool, place: tuple[int, int] | None = None
+    found: StoredJob,
+    *,
+    internals: bool,
+    place: tuple[int, int] | None = None,
+    leases: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return a job; which trust it has is not shown.
 
     :param internals: its reader may know the cloud's, too
     :param place: in the queue, and of how many; None: it does not wait, or is held
+    :param leases: that it has asked for
     """
     return {
         "id": found.uuid,
+        "kind": found.kind,
+        "leases": list(leases),
         **new_job(found),
         "state": found.state,
-        "reasons": reasons(found.reasons, internals=internals),
+        "reasons": job_reasons(found.reasons, found, internals=internals),
         "place": None if place is None else dict(zip(("place", "of"), place, strict=True)),
         "cancelled": found.cancelled,
         "postponed": found.postponed,
@@ -63,8 +71,27 @@ def new_job(new: NewJob | StoredJob) -> dict[str, Any]:
     }
 
 
-def event(found: Event, *, internals: bool) -> dict[str, Any]:
-    """Return an event; engines, whose names are those of controllers, are all one without internals."""
+def job_reasons(
+    found: Sequence[Reason], of_job: StoredJob, *, internals: bool
+) -> list[dict[str, Any]]:
+    """Return reasons of a job, which may be those of its leases, as data."""
+
+    def of_leases(reason: Reason) -> bool:
+        return of_job.kind is JobKind.ATTACH and reason.where == OF_LEASES
+
+    def operators(reason: Reason) -> str:
+        return lease_sentence(reason) if of_leases(reason) else sentence(reason)
+
+    def tenants(reason: Reason) -> tuple[Reason, str]:
+        if of_leases(reason):
+            return lease_for_tenants(reason, of_job.user)
+        return for_tenants(reason)
+
+    return reasons(found, internals=internals, operators=operators, tenants=tenants)
+
+
+def event(found: Event, of_job: StoredJob, *, internals: bool) -> dict[str, Any]:
+    """Return an event of a job; engines, whose names are those of controllers, are all one without internals."""
     by_engine = found.term is not None
     return {
         "id": found.number,
@@ -72,7 +99,7 @@ def event(found: Event, *, internals: bool) -> dict[str, Any]:
         "actor": _ENGINE if by_engine and not internals else found.actor,
         "what": found.what,
         "state": found.state,
-        "reasons": reasons(found.reasons, internals=internals),
+        "reasons": job_reasons(found.reasons, of_job, internals=internals),
     }
 
 
@@ -85,6 +112,7 @@ def lease(found: StoredLease, *, internals: bool) -> dict[str, Any]:
         "id": found.uuid,
         "project_id": found.project,
         "user_id": found.user,
+        "job_id": found.job or None,
         "server_id": found.server or None,
         "memory_mb": found.asked.memory_mb,
         "service_level": found.asked.level,
@@ -93,6 +121,7 @@ def lease(found: StoredLease, *, internals: bool) -> dict[str, Any]:
         "pool": found.asked.pool if internals else None,
         "unmet": found.asked.unmet,
         "priority": found.asked.priority,
+        "max_wait_s": found.asked.max_wait_s,
         "state": found.state,
         "held": found.claimed,
         "reasons": reasons(

@@ -399,6 +399,58 @@ def test_what_has_ended_stays_so(client, jobs):
         assert "is failed" in detail(response)
 
 
+def test_a_job_that_asks_for_remote_gpus_is_one_of_the_queues(client, jobs):
+    """It has no parts; why it waits is why its leases do."""
+    leases, engine = Leases(jobs._database), Actor("engine")
+    leases.request(("project-1", "user-1"), LEASE, 2, "server-1", engine)
+    first, second = leases.find()
+    for each in (first, second):
+        leases.wait(each, (Reason("no_gpu", "opencl", 1000),), engine)
+    (listed,) = client.get("/v1/jobs", headers=READER).json["jobs"]
+    shown = client.get(f"/v1/jobs/{first.job}", headers=READER).json["job"]
+    assert listed == shown
+    assert (shown["kind"], shown["name"], shown["parts"]) == ("attach", "server-1", [])
+    assert shown["leases"] == [first.uuid, second.uuid]
+    assert shown["place"] == {"place": 1, "of": 1}
+    assert shown["reasons"][0]["sentence"] == "no GPU of a pool has opencl and 1000 MiB left"
+    events = client.get(f"/v1/jobs/{first.job}/events", headers=READER).json["events"]
+    assert [each["reasons"][0]["term"] for each in events] == ["flavor", "no_gpu"]
+    lease = client.get(f"/v1/leases/{first.uuid}", headers=READER).json["lease"]
+    assert (lease["job_id"], lease["max_wait_s"]) == (first.job, None)
+
+
+def test_terms_of_jobs_and_leases_that_are_spelled_alike_are_kept_apart(client, jobs):
+    leases = Leases(jobs._database)
+    lease = leases.create("project-1", "user-1", LEASE)
+    path = f"/v1/jobs/{lease.job}"
+
+    def why():
+        return client.get(path, headers=READER).json["job"]["reasons"][0]["sentence"]
+
+    for what, sentence in (
+        ("hold", "held by user-1 until it is released"),
+        ("release", "released by user-1"),
+    ):
+        assert client.post(f"{path}/{what}", headers=MEMBER).status_code == 202
+        assert why() == sentence
+    choice = LeaseChoice("g1", "gpu-1", {"gpu-1": {"CUSTOM_RGPU_MEM_MB": 1000}})
+    (chosen,) = leases.choose([lease], [choice], Actor("engine"))
+    leases.hold(chosen, Actor("engine"))
+    assert why() == "Placement holds what it needs"
+    assert client.post(f"{path}/hold", headers=MEMBER).status_code == 409
+    assert client.post(f"{path}/cancel", headers=MEMBER).status_code == 202
+    assert why() == "cancelled by user-1"
+
+
+def test_a_lease_says_how_long_it_waits_at_most(client, jobs):
+    body = {"lease": {**LEASE_BODY["lease"], "max_wait_s": 600}}
+    lease = client.post("/v1/leases", json=body, headers=ADMIN).json["lease"]
+    assert lease["max_wait_s"] == 600
+    assert jobs.read(lease["job_id"]).max_wait_s == 600
+    body["lease"]["max_wait_s"] = 0
+    assert client.post("/v1/leases", json=body, headers=ADMIN).status_code == 400
+
+
 def test_a_cancel_wins_against_an_engine_that_changes_the_job(client, jobs, monkeypatch):
     """The job changes between look and write, twice."""
     job = jobs.create(new_job())
@@ -1334,7 +1386,7 @@ def test_none_of_many_other_bodies_is_answered_with_a_fault_of_ours(jobs, cloud)
         ({}, "memory_mb, api"),
         ({"memory_mb": 0, "api": "cuda"}, "minimum 1"),
         ({"memory_mb": 1, "api": "vulkan"}, "opencl"),
-        ({"memory_mb": 1, "api": "cuda", "count": 2}, "only api, memory_mb"),
+        ({"memory_mb": 1, "api": "cuda", "count": 2}, "only api, max_wait_s, memory_mb"),
     ],
     ids=["empty", "zero", "api", "unknown"],
 )

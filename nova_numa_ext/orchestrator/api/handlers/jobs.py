@@ -29,6 +29,7 @@ from nova_numa_ext.orchestrator.store.jobs import ExistsError
 from nova_numa_ext.orchestrator.store.stored_job import NewJob, StoredJob
 from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.policy.jobs import queue_order
+from nova_numa_ext.policy.jobs.job import JobKind
 from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
@@ -141,10 +142,15 @@ class JobHandlers:
             incomplete=True,
         )
         known = {each: self._knows(each) for each in {job.project for job in found}}
-        places = self._places(found)
+        places, leases = self._places(found), self._leases(found)
         return {
             "jobs": [
-                views.job(job, internals=known[job.project], place=places.get(job.uuid))
+                views.job(
+                    job,
+                    internals=known[job.project],
+                    place=places.get(job.uuid),
+                    leases=leases.get(job.uuid, ()),
+                )
                 for job in found
             ]
         }
@@ -157,7 +163,7 @@ class JobHandlers:
         after = request.number("marker", 0, 0, 2**62)
         found = self._stores.jobs.events(job, after, request.number("limit", ROWS, 1, MOST_ROWS))
         internals = self._knows(job.project)
-        return {"events": [views.event(each, internals=internals) for each in found]}
+        return {"events": [views.event(each, job, internals=internals) for each in found]}
 
     def cancel(self, uuid: str) -> Any:
         return self._change(uuid, policies.CANCEL, JobTerm.CANCELLED, cancelled=True)
@@ -176,7 +182,8 @@ class JobHandlers:
             """Return the job, and whether it was changed."""
             job = self._job(uuid, rule)
             if not job.whole:
-                (why,) = views.reasons(job.reasons, internals=self._knows(job.project))
+                internals = self._knows(job.project)
+                (why,) = views.job_reasons(job.reasons, job, internals=internals)
                 raise RefusedRequestError(409, f"Job {uuid} is {why['sentence']}.")
             (name, value) = next(iter(change.items()))
             if getattr(job, name) == value:
@@ -203,7 +210,14 @@ class JobHandlers:
 
     def _shown(self, job: StoredJob) -> dict[str, Any]:
         place = self._places([job]).get(job.uuid)
-        return {"job": views.job(job, internals=self._knows(job.project), place=place)}
+        leases = self._leases([job]).get(job.uuid, ())
+        internals = self._knows(job.project)
+        return {"job": views.job(job, internals=internals, place=place, leases=leases)}
+
+    def _leases(self, found: Sequence[StoredJob]) -> dict[str, list[str]]:
+        """Return the leases of jobs that ask for remote GPUs, by the uuid of the job."""
+        asking = [job.uuid for job in found if job.kind is JobKind.ATTACH]
+        return self._stores.leases.of_jobs(asking) if asking else {}
 
     def _places(self, found: Sequence[StoredJob]) -> dict[str, tuple[int, int]]:
         """Return which place of how many jobs have in the queue, in the order in which engines ask them, by uuid."""
