@@ -348,6 +348,8 @@ def _shown(job: Job, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
     if parsed_args.formatter not in ("json", "yaml"):
         values = {key: "" if value is None else value for key, value in values.items()}
         values["parts"] = "\n".join(map(_part, job["parts"]))
+        if "leases" in values:
+            values["leases"] = "\n".join(job["leases"])
         values["place"] = _place(job)
         values["reasons"] = formatting.folded(values["reasons"], parsed_args)
     return tuple(values), tuple(values.values())
@@ -387,6 +389,8 @@ def _state(job: Job) -> str:
 
 
 def _servers(job: Job) -> str:
+    if leases := job.get("leases"):
+        return f"leases: {len(leases)}"
     there = sum(len(part["servers"]) for part in job["parts"])
     return f"{there}/{sum(part['count'] for part in job['parts'])}"
 

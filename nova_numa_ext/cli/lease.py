@@ -11,12 +11,13 @@ from nova_numa_ext.cli import formatting
 from nova_numa_ext.cli.jobs_client import JobsClient, Lease
 from nova_numa_ext.policy.remote_gpu.choosing import Unmet
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
-from placement_traits.command_line import whole_from
+from placement_traits.command_line import number_from, whole_from
 from placement_traits.errors import NumaExtError
 from placement_traits.names import RemoteGpuApi, ServiceLevel
 
 _MOST = 2**31 - 1
 _HIGHEST_PRIORITY = 9
+_MOST_SECONDS = 10 * 366 * 86_400.0
 
 
 class CreateLease(command.ShowOne):  # type: ignore[misc]
@@ -66,6 +67,12 @@ class CreateLease(command.ShowOne):  # type: ignore[misc]
             help="Among leases that wait: more is earlier (default: 0)",
         )
         parser.add_argument(
+            "--max-wait",
+            type=number_from(1.0, _MOST_SECONDS),
+            metavar="<seconds>",
+            help="Give it up when it has waited for so long (default: never)",
+        )
+        parser.add_argument(
             "--server",
             dest="server_id",
             metavar="<uuid>",
@@ -79,6 +86,8 @@ class CreateLease(command.ShowOne):  # type: ignore[misc]
         body = {name: getattr(parsed_args, name) for name in asked}
         if parsed_args.server_id is not None:
             body["server_id"] = parsed_args.server_id
+        if parsed_args.max_wait is not None:
+            body["max_wait_s"] = parsed_args.max_wait
         return _shown(_client(self).create_lease(body))
 
 

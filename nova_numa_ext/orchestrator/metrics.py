@@ -32,7 +32,8 @@ METRICS: Final[dict[str, MetricSpec]] = {
         MetricSpec(
             JOBS,
             "gauge",
-            "Jobs that have not ended, by state. The same for all engines; missing while the database does not answer.",
+            "Jobs that have not ended, those that ask for remote GPUs included, by state. The same for all engines; "
+            "missing while the database does not answer.",
             ("state",),
         ),
         MetricSpec(

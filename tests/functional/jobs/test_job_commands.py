@@ -271,6 +271,22 @@ def test_jobs_are_held_released_and_cancelled(shell, jobs):
     assert jobs.read(first.uuid).cancelled
 
 
+def test_jobs_that_ask_for_remote_gpus_are_listed_with_the_others(shell, jobs):
+    """Held, released and cancelled, too; by the server for which they ask."""
+    asked = LeaseSpec(1000, ServiceLevel.SILVER, RemoteGpuApi.OPENCL)
+    Leases(jobs._database).request(("project-1", "user-1"), asked, 2, "server-1", Actor("engine"))
+    (row,) = json.loads(shell(job.ListJob, "-f", "json")[1])
+    assert (row["Name"], row["Servers"], row["State"]) == ("server-1", "leases: 2", "queued")
+    assert row["Why"] == "its server runs, and the flavor of that asks for it"
+    shown = json.loads(shell(job.ShowJob, "server-1", "-f", "json")[1])
+    assert (shown["kind"], len(shown["leases"])) == ("attach", 2)
+    assert all(each in shell(job.ShowJob, "server-1")[1] for each in shown["leases"])
+    for command in (job.HoldJob, job.ReleaseJob, job.CancelJob):
+        (row,) = json.loads(shell(command, "server-1", "-f", "json")[1])
+        assert row["Result"] == "done"
+    assert jobs.read(shown["id"]).cancelled
+
+
 def test_limits_are_shown_with_what_is_used_of_them(shell, jobs):
     jobs.create(new_job())
     rows = json.loads(shell(job.ListJobLimits, "-f", "json")[1])
@@ -461,12 +477,13 @@ def test_a_lease_is_asked_for_listed_shown_and_released(shell, client):
     """Only administrators ask for one, and see its host."""
     server = str(uuid.uuid4())
     words = ["--memory-mb", "1000", "--api", "opencl", "--pool", "g1", "--server", server]
-    words += ["-f", "json"]
+    words += ["--max-wait", "600", "-f", "json"]
     with pytest.raises(JobRefusedError, match="numa_ext:leases:create"):
         shell(lease.CreateLease, *words)
     admin = Adapter(client, "admin", "member", "reader")
     made = json.loads(shell(lease.CreateLease, *words, adapter=admin)[1])
     assert (made["state"], made["held"], made["pool"]) == ("reserved", False, "g1")
+    assert made["max_wait_s"] == 600
     assert (made["reasons"], made["server_id"]) == ("asked for by user-1", server)
     (row,) = json.loads(shell(lease.ListLease, "--state", "reserved", "-f", "json")[1])
     assert (row["ID"], row["GPU memory MiB"], row["Level"]) == (made["id"], 1000, "silver")
