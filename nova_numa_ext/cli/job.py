@@ -165,7 +165,7 @@ class _ChangeJob(command.Lister):  # type: ignore[misc]
 
 
 class CancelJob(_ChangeJob):
-    """End jobs, whatever they do: servers are deleted, what they hold is free again."""
+    """End jobs, whatever they do: servers made for them are deleted, what they hold, leases too, is free again."""
 
     action = "cancel"
 
