@@ -21,7 +21,8 @@ leases that cannot be read                            left, with their claims
 ====================================================  ==============================================================
 
 A host that has not reported since the database recovers may serve epochs that are known nowhere else: its leases begin
-far above what can have been counted. What is ended and released was found by both looks.
+far above what can have been counted. What is ended and released was found by both looks. The job of a lease goes with
+it, in the same transaction; a lease that was not known has none.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -133,6 +133,19 @@ def test_both_are_purged_in_one_transaction(leases, jobs, database):
     assert {each.job_id for each in events} == {servers.number}
 
 
+def test_what_an_old_database_has_forgotten_of_a_lease_its_job_gets_with_it(leases, jobs):
+    """The backup was made while both waited; Placement holds one of the leases, the other has ended since."""
+    job, (holds, ended) = of_server(leases, jobs)
+    held = {"gpu": "gpu-1", "amounts": CHOICE.amounts, "claimed": True}
+    adopted = replace(holds.lease, gpu_host="g1", state=LeaseState.STARTING, epoch=7)
+    leases.recover(holds, adopted, USER, **held)
+    assert seen(jobs, job) is JobState.QUEUED, "the other one waits still"
+    gone = replace(ended.lease, state=LeaseState.GONE)
+    leases.recover(ended, gone, USER, gpu="", amounts={}, claimed=False)
+    assert seen(jobs, job) is JobState.RUNNING
+    assert jobs.read(job.uuid).reasons[0].term == "ended_since"
+
+
 def test_what_is_asked_for_again_waits_by_a_job_of_its_own(leases, jobs):
     job, found = of_server(leases, jobs, count=1)
     held = leases.hold(*leases.choose(found, [CHOICE], USER), USER)
