@@ -103,6 +103,14 @@ class EngineOptions(Section):
         change="servers that run without their GPUs are of no use later, and others should not wait behind them",
         leave="servers wait for their GPUs",
     )
+    remote_gpu_max_wait_s: float = option(
+        0.0,
+        "Seconds after which the leases of a server whose flavor asks for remote GPUs are given up, where none had "
+        "room; 0: never. It is asked for none again as long as it is on a host. The server runs on in either case.",
+        minimum=0.0,
+        change="servers whose GPUs come late are of no use any more, and others should not wait behind them",
+        leave="servers wait for their GPUs",
+    )
     remote_gpu_flavors: FlavorSource = option(
         FlavorSource.HOSTS,
         "Who says what flavors of servers ask of remote GPUs. ``hosts``: the host that a server is on, of which an "

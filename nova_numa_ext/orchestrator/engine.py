@@ -487,6 +487,7 @@ def _lease_rounds(
         hosts.fabrics,
         _solver(),
         services.flavors,
+        options.remote_gpu_max_wait_s or None,
     )
     return LeaseRounds(
         Leases(database), services.claims, services.pools, LeaseHosts(database).all, rules

@@ -51,6 +51,7 @@ class LeaseRules:
     :param fabrics: of a host, by its name; None: they are not known, and any pool is tried
     :param solve: of flow networks, None where none is installed
     :param flavor: of a server; None: the word of its host counts
+    :param max_wait_s: seconds after which leases of servers are given up that wait; None: they wait for ever
     """
 
     placed: Placed = lambda _server: None
@@ -61,6 +62,7 @@ class LeaseRules:
     fabrics: Callable[[str], frozenset[str] | None] = lambda _host: None
     solve: Solver | None = None
     flavor: FlavorOf | None = None
+    max_wait_s: float | None = None
 
 
 NO_SERVERS: Final = LeaseRules()
@@ -160,6 +162,7 @@ class ServerRequests:
             unmet=self._rules.unmet,
             priority=request.priority,
             migratable=request.migratable,
+            max_wait_s=self._rules.max_wait_s,
         )
 
 

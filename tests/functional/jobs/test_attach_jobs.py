@@ -5,10 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from nova_numa_ext.orchestrator.lease_steps import Silence
+from nova_numa_ext.orchestrator.server_requests import LeaseRules, ServerRequests
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Jobs
+from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
 from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.stored_lease import NOTHING, LeaseChoice, LeaseSpec
 from nova_numa_ext.policy.jobs.job import JobKind
@@ -200,6 +203,30 @@ def test_a_job_that_waits_too_long_is_given_up(rounds):  # noqa: F811
     assert job_of(rounds, lease).state is JobState.FAILED
     assert job_of(rounds, lease).reasons[0].term == "max_wait"
     assert job_of(rounds, other).state is JobState.QUEUED
+
+
+def test_an_operator_bounds_how_long_leases_of_flavors_wait(leases, jobs):
+    """As the host of a server reports what its flavor asks for."""
+    rules = LeaseRules(lambda _server: "c1", lambda _server: ("p", "u"), max_wait_s=600.0)
+    asked = {
+        "server_id": "server-1",
+        "count": 1,
+        "memory_mb": 1000,
+        "service_level": "silver",
+        "api": "opencl",
+        "network_mbps": 0,
+        "priority": 3,
+        "migratable": False,
+    }
+    hosts, silence = (
+        {"c1": LeaseHost("c1", 1.0, frozenset({"server-1"}), None, (asked,))},
+        Silence(),
+    )
+    silence.look(hosts)
+    assert ServerRequests(leases, rules).round(hosts, silence, USER, lambda *_: None) == 1
+    (lease,) = leases.find()
+    job = jobs.read(lease.job)
+    assert (lease.asked.max_wait_s, job.max_wait_s, job.priority) == (600.0, 600.0, 3)
 
 
 def test_leases_are_asked_in_the_order_of_their_jobs(rounds):  # noqa: F811
