@@ -12,7 +12,7 @@ from osc_lib.command import command
 
 from nova_numa_ext.cli import formatting, job_plot, job_request
 from nova_numa_ext.cli.jobs_client import Job, JobsClient
-from nova_numa_ext.policy.jobs.job import Scope
+from nova_numa_ext.policy.jobs.job import JobKind, Scope
 from nova_numa_ext.policy.jobs.states import JobState
 from placement_traits.command_line import number_from, whole_from
 from placement_traits.errors import NumaExtError
@@ -74,6 +74,11 @@ class ListJob(command.Lister):  # type: ignore[misc]
             choices=[state.value for state in JobState],
             help="Only jobs of this state; can be given several times",
         )
+        parser.add_argument(
+            "--kind",
+            choices=[kind.value for kind in JobKind],
+            help="Only jobs whose servers the service makes, or that ask for remote GPUs (attach)",
+        )
         _add_all_projects(parser)
         parser.add_argument("--marker", metavar="<id>", help="Only jobs submitted after this one")
         parser.add_argument(
@@ -92,6 +97,7 @@ class ListJob(command.Lister):  # type: ignore[misc]
         found = list(
             _jobs(self).jobs(
                 parsed_args.state,
+                kind=parsed_args.kind,
                 all_projects=parsed_args.all_projects,
                 marker=parsed_args.marker,
                 most=parsed_args.limit,

@@ -69,6 +69,7 @@ class JobsClient:
         self,
         states: Sequence[str] = (),
         *,
+        kind: str | None = None,
         all_projects: bool = False,
         marker: str | None = None,
         most: int | None = None,
@@ -76,10 +77,13 @@ class JobsClient:
         """Yield jobs, oldest first.
 
         :param states: only these; (): all
+        :param kind: only this one; None: all
         :param marker: uuid of a job: only later ones
         :param most: so many; None: all
         """
         query = [("state", state) for state in states]
+        if kind is not None:
+            query.append(("kind", kind))
         if all_projects:
             query.append(("all_projects", "true"))
         left = most

@@ -121,3 +121,11 @@ def states(known: type[_State]) -> tuple[_State, ...]:
     if unknown:
         raise InvalidValueError("query state", unknown[0], ", ".join(known))
     return tuple(map(known, given)) or tuple(known)
+
+
+def kind(known: type[_State]) -> _State | None:
+    """Return the kind that the query names, None where it names none."""
+    given = flask.request.args.get("kind")
+    if given is not None and given not in list(known):
+        raise InvalidValueError("query kind", given, ", ".join(known))
+    return None if given is None else known(given)

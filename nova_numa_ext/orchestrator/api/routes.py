@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from nova_numa_ext.group_topology import FORMATS
 from nova_numa_ext.orchestrator.api import answers, scaling_schema, schemas
+from nova_numa_ext.policy.jobs.job import JobKind
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 
@@ -98,6 +99,7 @@ ROUTES: Final = (
         {200: answers.JOBS},
         queries=(
             Query("state", "only jobs in this state; may be repeated", ", ".join(JobState)),
+            Query("kind", "only jobs of this kind", ", ".join(JobKind)),
             _LIMIT,
             Query("marker", "only jobs after this one", "uuid of the last job of the page before"),
             Query("all_projects", "jobs of all projects", "``true`` or ``false``"),

@@ -409,6 +409,11 @@ def test_a_job_that_asks_for_remote_gpus_is_one_of_the_queues(client, jobs):
     (listed,) = client.get("/v1/jobs", headers=READER).json["jobs"]
     shown = client.get(f"/v1/jobs/{first.job}", headers=READER).json["job"]
     assert listed == shown
+    plain = jobs.create(new_job())
+    for kind, found in (("attach", first.job), ("servers", plain.uuid)):
+        (only,) = client.get(f"/v1/jobs?kind={kind}", headers=READER).json["jobs"]
+        assert only["id"] == found
+    assert client.get("/v1/jobs?kind=", headers=READER).status_code == 400
     assert (shown["kind"], shown["name"], shown["parts"]) == ("attach", "server-1", [])
     assert shown["leases"] == [first.uuid, second.uuid]
     assert shown["place"] == {"place": 1, "of": 1}

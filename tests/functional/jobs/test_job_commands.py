@@ -278,6 +278,7 @@ def test_jobs_that_ask_for_remote_gpus_are_listed_with_the_others(shell, jobs):
     (row,) = json.loads(shell(job.ListJob, "-f", "json")[1])
     assert (row["Name"], row["Servers"], row["State"]) == ("server-1", "leases: 2", "queued")
     assert row["Why"] == "its server runs, and the flavor of that asks for it"
+    assert json.loads(shell(job.ListJob, "--kind", "servers", "-f", "json")[1]) == []
     shown = json.loads(shell(job.ShowJob, "server-1", "-f", "json")[1])
     assert (shown["kind"], len(shown["leases"])) == ("attach", 2)
     assert all(each in shell(job.ShowJob, "server-1")[1] for each in shown["leases"])

@@ -137,6 +137,7 @@ class JobHandlers:
         found = self._stores.jobs.find(
             project=None if everywhere else asking.project,
             states=request.states(JobState),
+            kind=request.kind(JobKind),
             after=flask.request.args.get("marker"),
             limit=request.number("limit", ROWS, 1, MOST_ROWS),
             incomplete=True,
