@@ -7,11 +7,15 @@ import pymysql
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import select, text
+from sqlalchemy import event, select, text
 
 from nova_numa_ext.orchestrator.store.database import Database
-from nova_numa_ext.orchestrator.store.tables import METADATA, Now
+from nova_numa_ext.orchestrator.store.tables import METADATA, Now, leader
 from placement_traits.errors import ServiceUnavailableError
+
+
+class CutOffError(Exception):
+    """The process is gone."""
 
 
 def test_migrations_make_what_the_code_uses(database):
@@ -26,6 +30,44 @@ def test_a_second_sync_changes_nothing(empty_url):
     for _ in range(2):
         database.sync()
         assert database.version() == ("0009", "0009")
+
+
+def one_statement_more(database):
+    """Sync, cut off before the second statement that makes something: MariaDB has committed the first one by then."""
+    left = 1
+
+    def cut_off(_connection, _cursor, statement, *_rest):
+        nonlocal left
+        if statement.split()[0] in ("CREATE", "ALTER"):
+            left -= 1
+            if left < 0:
+                raise CutOffError
+
+    engine = database._engine()
+    event.listen(engine, "before_cursor_execute", cut_off)
+    try:
+        database.sync()
+    finally:
+        event.remove(engine, "before_cursor_execute", cut_off)
+
+
+@pytest.mark.parametrize("empty_url", ["mariadb"], indirect=True)
+def test_a_sync_that_is_cut_off_after_any_statement_goes_on_from_there(empty_url):
+    database, cuts = Database(empty_url), 0
+    for _ in range(200):
+        try:
+            one_statement_more(database)
+        except CutOffError:
+            cuts += 1
+        else:
+            break
+    (_, newest) = database.version()
+    assert database.version() == (newest, newest)
+    assert cuts > len(METADATA.tables)
+    with database.transaction() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, METADATA) == []
+        assert len(connection.execute(select(leader)).all()) == 1
 
 
 def test_the_databases_clock_is_in_seconds_since_1970(database):

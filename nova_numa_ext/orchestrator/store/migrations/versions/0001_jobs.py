@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make the tables of jobs, and the leader's row: of no engine, expired.
 
-What a later release changes comes as a migration of its own; this one stays as it is.
+What a later release changes comes as a migration of its own; what this one makes stays as it is.
 """
 
 from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
+
+from nova_numa_ext.orchestrator.store import missing
 
 revision = "0001"
 down_revision = None
@@ -30,7 +32,7 @@ def _of_job() -> "sa.Column[int]":
 
 def upgrade() -> None:
     """Make what is not there."""
-    leader = op.create_table(
+    missing.create_table(
         "leader",
         sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("holder", sa.String(255), nullable=False),
@@ -42,8 +44,10 @@ def upgrade() -> None:
         **_TABLE,
     )
     none = {"id": 1, "holder": "", "term": 0, "expires_at": 0.0, "mark": 0, "recover_why": ""}
-    op.bulk_insert(leader, [none])
-    op.create_table(
+    leader = sa.table("leader", *map(sa.column, none))
+    if op.get_bind().execute(sa.select(leader.c.id)).first() is None:
+        op.bulk_insert(leader, [none])
+    missing.create_table(
         "job",
         sa.Column("id", _NUMBER, primary_key=True),
         sa.Column("uuid", sa.String(36), nullable=False, unique=True),
@@ -82,9 +86,9 @@ def upgrade() -> None:
         sa.Column("steps", sa.JSON, nullable=False),
         **_TABLE,
     )
-    op.create_index("job_state", "job", ["state"])
-    op.create_index("job_project_state", "job", ["project_id", "state"])
-    op.create_table(
+    missing.create_index("job_state", "job", ["state"])
+    missing.create_index("job_project_state", "job", ["project_id", "state"])
+    missing.create_table(
         "part",
         sa.Column("id", _NUMBER, primary_key=True),
         _of_job(),
@@ -104,8 +108,8 @@ def upgrade() -> None:
         sa.Column("version", sa.Integer, nullable=False),
         **_TABLE,
     )
-    op.create_index("part_of_job", "part", ["job_id", "name"], unique=True)
-    op.create_table(
+    missing.create_index("part_of_job", "part", ["job_id", "name"], unique=True)
+    missing.create_table(
         "event",
         sa.Column("id", _NUMBER, primary_key=True),
         _of_job(),
@@ -117,8 +121,8 @@ def upgrade() -> None:
         sa.Column("reasons", sa.JSON, nullable=False),
         **_TABLE,
     )
-    op.create_index("event_of_job", "event", ["job_id", "id"])
-    op.create_table(
+    missing.create_index("event_of_job", "event", ["job_id", "id"])
+    missing.create_table(
         "trust",
         sa.Column("trust_id", sa.String(64), primary_key=True),
         sa.Column("ended_at", sa.Double, nullable=False),

@@ -4,7 +4,8 @@
 from typing import Any
 
 import sqlalchemy as sa
-from alembic import op
+
+from nova_numa_ext.orchestrator.store import missing
 
 revision = "0002"
 down_revision = "0001"
@@ -21,7 +22,7 @@ _TABLE: Any = {
 
 def upgrade() -> None:
     """Make what is not there."""
-    op.create_table(
+    missing.create_table(
         "lease",
         sa.Column("id", _NUMBER, primary_key=True),
         sa.Column("uuid", sa.String(36), nullable=False, unique=True),
@@ -44,5 +45,5 @@ def upgrade() -> None:
         sa.Column("reasons", sa.JSON, nullable=False),
         **_TABLE,
     )
-    op.create_index("lease_state", "lease", ["state"])
-    op.create_index("lease_project_state", "lease", ["project_id", "state"])
+    missing.create_index("lease_state", "lease", ["state"])
+    missing.create_index("lease_project_state", "lease", ["project_id", "state"])

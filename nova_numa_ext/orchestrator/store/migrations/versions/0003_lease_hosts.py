@@ -4,7 +4,8 @@
 from typing import Any
 
 import sqlalchemy as sa
-from alembic import op
+
+from nova_numa_ext.orchestrator.store import missing
 
 revision = "0003"
 down_revision = "0002"
@@ -20,7 +21,7 @@ _TABLE: Any = {
 
 def upgrade() -> None:
     """Make what is not there."""
-    op.create_table(
+    missing.create_table(
         "lease_host",
         sa.Column("host", sa.String(255), primary_key=True),
         sa.Column("seen_at", sa.Double, nullable=False),
@@ -28,6 +29,6 @@ def upgrade() -> None:
         **_TABLE,
     )
     address = sa.Column("address", sa.String(255), nullable=False, server_default="")
-    op.add_column("lease", address)
-    op.create_index("lease_gpu_host", "lease", ["gpu_host", "state"])
-    op.create_index("lease_client_host", "lease", ["client_host", "state"])
+    missing.add_column("lease", address)
+    missing.create_index("lease_gpu_host", "lease", ["gpu_host", "state"])
+    missing.create_index("lease_client_host", "lease", ["client_host", "state"])

@@ -2,7 +2,8 @@
 """Make the column for what hosts report of leases while an old database recovers."""
 
 import sqlalchemy as sa
-from alembic import op
+
+from nova_numa_ext.orchestrator.store import missing
 
 revision = "0004"
 down_revision = "0003"
@@ -12,4 +13,4 @@ depends_on = None
 
 def upgrade() -> None:
     """Make what is not there."""
-    op.add_column("lease_host", sa.Column("kept", sa.JSON))
+    missing.add_column("lease_host", sa.Column("kept", sa.JSON))

@@ -4,7 +4,8 @@
 from typing import Any
 
 import sqlalchemy as sa
-from alembic import op
+
+from nova_numa_ext.orchestrator.store import missing
 
 revision = "0005"
 down_revision = "0004"
@@ -21,7 +22,7 @@ _TABLE: Any = {
 
 def upgrade() -> None:
     """Make what is not there."""
-    op.create_table(
+    missing.create_table(
         "scaling_group",
         sa.Column("id", _NUMBER, primary_key=True),
         sa.Column("uuid", sa.String(36), nullable=False, unique=True),
@@ -36,7 +37,7 @@ def upgrade() -> None:
         sa.Column("changed_at", sa.Double, nullable=False),
         **_TABLE,
     )
-    op.create_table(
+    missing.create_table(
         "scaling_decision",
         sa.Column("id", _NUMBER, primary_key=True),
         sa.Column(
@@ -49,6 +50,6 @@ def upgrade() -> None:
         sa.Column("line", sa.JSON, nullable=False),
         **_TABLE,
     )
-    op.create_index(
+    missing.create_index(
         "scaling_decision_of_group", "scaling_decision", ["group_id", "at_s"], unique=True
     )

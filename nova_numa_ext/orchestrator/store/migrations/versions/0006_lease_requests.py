@@ -2,7 +2,8 @@
 """Make the column for what flavors of hosts' servers ask of remote GPUs."""
 
 import sqlalchemy as sa
-from alembic import op
+
+from nova_numa_ext.orchestrator.store import missing
 
 revision = "0006"
 down_revision = "0005"
@@ -12,4 +13,4 @@ depends_on = None
 
 def upgrade() -> None:
     """Make what is not there."""
-    op.add_column("lease_host", sa.Column("requests", sa.JSON))
+    missing.add_column("lease_host", sa.Column("requests", sa.JSON))

@@ -2,7 +2,8 @@
 """Make the column for where a lease is to go."""
 
 import sqlalchemy as sa
-from alembic import op
+
+from nova_numa_ext.orchestrator.store import missing
 
 revision = "0007"
 down_revision = "0006"
@@ -12,4 +13,4 @@ depends_on = None
 
 def upgrade() -> None:
     """Make what is not there."""
-    op.add_column("lease", sa.Column("move", sa.JSON))
+    missing.add_column("lease", sa.Column("move", sa.JSON))

@@ -4,7 +4,8 @@
 from typing import Any
 
 import sqlalchemy as sa
-from alembic import op
+
+from nova_numa_ext.orchestrator.store import missing
 
 revision = "0008"
 down_revision = "0007"
@@ -28,8 +29,8 @@ def upgrade() -> None:
         sa.Column("not_before", sa.Double, nullable=False, server_default="0"),
         sa.Column("refusals", sa.Integer, nullable=False, server_default="0"),
     ):
-        op.add_column("scaling_group", column)
-    op.create_table(
+        missing.add_column("scaling_group", column)
+    missing.create_table(
         "scaling_member",
         sa.Column("id", _NUMBER, primary_key=True),
         sa.Column(
@@ -45,4 +46,4 @@ def upgrade() -> None:
         sa.Column("asked_at", sa.Double),
         **_TABLE,
     )
-    op.create_index("scaling_member_of_group", "scaling_member", ["group_id"])
+    missing.create_index("scaling_member_of_group", "scaling_member", ["group_id"])
