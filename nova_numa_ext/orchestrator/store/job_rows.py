@@ -4,7 +4,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from nova_numa_ext.policy.jobs.terms import JobTerm
 from placement_traits.errors import cut
 from placement_traits.reason import Reason
 
+_STEP_FIELDS: Final = {each.name for each in fields(Step)}
 _RENAMED: Final = {"project": "project_id", "user": "user_id", "trust": "trust_id"}
 
 
@@ -228,9 +229,14 @@ def _job(row: SimpleNamespace, parts: tuple[StoredPart, ...]) -> StoredJob:
         trust_lost_at=row.trust_lost_at,
         unanswered_at=row.unanswered_at,
         reasons=_reasons(row.reasons),
-        steps=tuple(Step(**step) for step in row.steps),
+        steps=tuple(map(_step, row.steps)),
         kind=JobKind(row.kind),
     )
+
+
+def _step(stored: Mapping[str, Any]) -> Step:
+    """Return a step without what a later release may say of it: each such field means, left out, "not known"."""
+    return Step(**{name: stored[name] for name in _STEP_FIELDS & stored.keys()})
 
 
 def _part(row: SimpleNamespace) -> StoredPart:

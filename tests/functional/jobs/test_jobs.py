@@ -181,6 +181,16 @@ def test_of_a_step_of_an_older_release_it_is_not_known_how_much_was_asked_for(jo
     assert step.asks(1).found(100).asked_at == 5.0
 
 
+def test_a_step_of_a_later_release_is_read_without_what_that_knows_more(jobs, database):
+    """An engine of this one leads again while others are upgraded."""
+    job = jobs.create(new_job())
+    with database.transaction() as connection:
+        steps = [{"name": "servers", "about": "workers", "asked": 2, "of_a_later_release": 1}]
+        of_job = tables.job.c.id == job.number
+        connection.execute(update(tables.job).where(of_job).values(steps=steps))
+    assert jobs.read(job.uuid).steps == (Step("servers", "workers", asked=2),)
+
+
 def test_a_name_has_whatever_characters_there_are(jobs):
     """MariaDB's utf8 is not all of UTF-8."""
     job = jobs.create(new_job("trän 訓練 😀"))
