@@ -266,10 +266,14 @@ def test_an_engine_killed_at_each_step_leaves_no_server_doubled_or_lost(
         eventually("another engine leads", lambda: jobs.term() > term, FOLLOWED_S, 0.2)
 
     service.sized(enforce=True)
-    service.under(HIGH, 2, kill)
-    assert service.tagged() == service.carrying()
-    assert service.servers() == service.users | service.carrying()
-    service.under(LOW, 0, kill)
+    for _ in range(3):  # until the other engine leads, the next steps may go by unseen
+        service.under(HIGH, 2, kill)
+        assert service.tagged() == service.carrying()
+        assert service.servers() == service.users | service.carrying()
+        service.under(LOW, 0, kill)
+        assert service.servers() == service.users
+        if len(killed) == len(STEPS):
+            break
     assert sorted(killed) == sorted(STEPS)
     nothing_is_left(service, jobs)
 
