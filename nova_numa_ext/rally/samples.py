@@ -18,6 +18,8 @@ class Topic(StrEnum):
     OVERLAP = "L3 ways that two latency-critical servers share"
     ORPHANS = "What is left of deleted servers"
     OBJECTIVE = "Readings of the 99th percentile above its objective"
+    SCALED = "Loads at which an elastic group does not come to its size"
+    SCALING_LIMITS = "Looks at an elastic group outside its limits"
 
 
 LOOKED_AT = "looked at"

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -16,11 +17,13 @@ from nova_numa_ext.characterisation.campaign import MeasuredRun, measure, same_s
 from nova_numa_ext.characterisation.plan import Experiment, Surroundings, experiments
 from nova_numa_ext.cli.fleet import what_if
 from nova_numa_ext.conf import SchedulerOptions
+from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.gpu.graph import GpuGraph
 from nova_numa_ext.rally import agreement, samples
 from nova_numa_ext.rally.agreement import Facts, HeldAmounts
 from nova_numa_ext.rally.asking import ask
 from nova_numa_ext.rally.cloud_checks import COMMAND_S, CloudChecks
+from nova_numa_ext.rally.elastic_checks import ElasticChecks, networks, of_group
 from nova_numa_ext.rally.figures import WHAT_IF
 from nova_numa_ext.rally.samples import Topic
 from nova_numa_ext.rally.servers import NumaScenario
@@ -304,6 +307,63 @@ class PoissonArrivals(NumaScenario):
         self._add_text(
             "Arrivals", [f"{arrivals} servers arrived; the latest was {late_s:.1f} s late"]
         )
+
+
+@_of_servers(name="NumaExt.follow_load")
+class FollowLoad(NumaScenario):
+    """An elastic group comes to the size that each load needs, and never leaves its limits (F-004-47)."""
+
+    def run(
+        self,
+        image: Any,
+        flavor: str,
+        load: str,
+        source: dict[str, Any],
+        settings: dict[str, Any],
+        training: list[float],
+        loads: list[list[float]],
+        within_s: float = 900.0,
+        hook: str = "",
+        server: dict[str, Any] | None = None,
+    ) -> None:
+        """Boot the least of servers, have the group enforced after its training, put loads on it, delete all.
+
+        The group is the administrator's: who sets a group gives the service a trust for its project.
+
+        :param image: image of the servers, the added ones, too
+        :param flavor: name of their flavor
+        :param load: command that puts {operations} per second on the {members} of a {group}
+        :param source: as of the API; {group} in it stands for the group's uuid
+        :param settings: as of the API
+        :param training: loads that the first servers carry, a period each, before the group is set
+        :param loads: pairs: operations per second, and the servers that they need
+        :param within_s: how long the group may take to come to its size
+        :param hook: of the group, "" without
+        :param server: more arguments of the first servers' creation, such as nics; added ones take the nics
+        """
+        sized = ScalingSettings(**{key: settings[key] for key in settings if key != "granularity"})
+        jobs = self._jobs()
+        with self._servers(server, as_admin=True), self._server_group() as group:
+            users = frozenset(self.boot(image, flavor).id for _ in range(sized.least))
+            there = partial(self._in_group, group)
+            checks = ElasticChecks(jobs, group, there, users=users, settings=sized, load=load)
+            checks.teach(training)
+            enforce = {"flavor": flavor, "image": image, "networks": networks(server), "hook": hook}
+            asked = {"settings": settings, "source": of_group(source, group), "enforce": enforce}
+            jobs.set_scaling(group, asked)
+            try:
+                for operations, members in loads:
+                    with atomic.ActionTimer(self, "numa_ext.follow_load"):
+                        checks.follow(operations, int(members), within_s)
+                checks.judge_steps()
+                strays = checks.strays(within_s)
+            finally:
+                jobs.delete_scaling(group)
+        for chart in checks.found.charts():
+            self.add_output(additive=chart)
+        self.add_output(additive=samples.chart(Topic.ORPHANS, len(loads), len(strays)))
+        self._add_text("What is wrong", checks.found.sentences())
+        self._add_text("Servers in the group that are not its user's nor the service's", strays)
 
 
 @_of_servers(name="NumaExt.measure_guests")

@@ -13,6 +13,7 @@ from rally.common import cfg
 from rally.task import atomic, utils
 from rally_openstack.task.scenarios.nova import utils as nova_utils
 
+from nova_numa_ext.cli.jobs_client import SERVICE_TYPE, JobsClient
 from nova_numa_ext.rally import samples
 from nova_numa_ext.rally.agreement import Facts, HeldAmounts
 from nova_numa_ext.rally.cloud_checks import CloudChecks, Commands, NotInTimeError
@@ -36,21 +37,24 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
     its clean-up looks only at what its users own.
     """
 
-    def begin(self, server: Mapping[str, Any] | None) -> None:
+    def begin(self, server: Mapping[str, Any] | None, *, as_admin: bool = False) -> None:
         """Begin without servers.
 
         :param server: more arguments of each server's creation
+        :param as_admin: they are the administrator's, as those that name a host are
         """
         self.made: list[Any] = []
         self._server = dict(server or {})
-        self._as_admin = "host" in self._server
+        self._as_admin = as_admin or "host" in self._server
         nova = self.admin_clients if self._as_admin else self.clients
         self._nova = nova("nova", MICROVERSION)
 
     @contextmanager
-    def _servers(self, server: Mapping[str, Any] | None) -> Iterator[None]:
-        """Delete all servers at the end that the scenario has not deleted itself; argument as for :meth:`begin`."""
-        self.begin(server)
+    def _servers(
+        self, server: Mapping[str, Any] | None, *, as_admin: bool = False
+    ) -> Iterator[None]:
+        """Delete all servers at the end that the scenario has not deleted itself; arguments as for :meth:`begin`."""
+        self.begin(server, as_admin=as_admin)
         try:
             yield
         finally:
@@ -108,6 +112,26 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
                     time.sleep(CONF.openstack.nova_server_delete_poll_interval)
         gone = {server.id for server in servers}
         self.made = [each for each in self.made if each.id not in gone]
+
+    @contextmanager
+    def _server_group(self) -> Iterator[str]:
+        """Yield the uuid of a server group; in the end it is deleted with all that is in it."""
+        groups = self._nova.server_groups
+        group = str(groups.create(self.generate_random_name(), "soft-anti-affinity").id)
+        self._server["scheduler_hints"] = {"group": group}
+        try:
+            yield group
+        finally:
+            left = []
+            for uuid in self._in_group(group):
+                with suppress(NotFound):  # it has just gone
+                    left.append(self.server(uuid))
+            self.delete(*left)
+            groups.delete(group)
+
+    def _in_group(self, group: str) -> frozenset[str]:
+        """UUIDs of the servers that nova has in a server group."""
+        return frozenset(map(str, self._nova.server_groups.get(group).members))
 
     def _is_there(self, uuid: str) -> bool:
         try:
@@ -179,6 +203,10 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
             region_name=credential.region_name or None,
             interface=credential.endpoint_type or None,
         )
+
+    def _jobs(self) -> JobsClient:
+        """The administrator's access to the job service."""
+        return JobsClient(self._adapter(SERVICE_TYPE))
 
     def _project(self) -> str:
         """ID of the project that owns the servers."""

@@ -116,6 +116,20 @@ class NothingIsLeft(_Faults):
     TOPIC = Topic.ORPHANS
 
 
+@sla.configure(name="numa_ext_scaled")
+class GroupsFollowTheirLoad(_Faults):
+    """Most loads at which an elastic group may miss its size; at_least counts loads."""
+
+    TOPIC = Topic.SCALED
+
+
+@sla.configure(name="numa_ext_scaling_limits")
+class GroupsKeepTheirLimits(_Faults):
+    """Most looks at an elastic group, and decisions on it, that may be outside its limits."""
+
+    TOPIC = Topic.SCALING_LIMITS
+
+
 @sla.configure(name="numa_ext_objective")
 class ObjectiveIsMet(_Limited[ShareLimit]):
     """Least share of readings in which the 99th percentile is within its objective."""

@@ -18,6 +18,7 @@ from nova_numa_ext.rally.agreement import HeldAmounts
 from nova_numa_ext.rally.cloud_checks import NotInTimeError
 from nova_numa_ext.simulator.gpu.machines import graph
 from placement_traits.errors import InvalidValueError
+from tests.support.elastic_cloud import GROUP, FollowedGroup
 from tests.support.partitioned_host import LC1, LC2, SERVERS, explained, host
 
 TIER = {"numa_ext:tier": "LC"}
@@ -362,3 +363,80 @@ def test_noise_runs_until_its_context_ends(cloud: SimpleNamespace) -> None:
     assert set(cloud.nova.there) == {LC1, LC2}
     del cloud.nova.there[LC1]  # by Rally's own clean-up
     noise.cleanup()
+
+
+FOLLOW: dict[str, Any] = {
+    "image": "i",
+    "flavor": "lc",
+    "load": "load {members}",
+    "source": {"csv": "rally-{group}.csv"},
+    "settings": {"objective_ms": 35.0, "granularity": [9, 9, 9], "most": 6, "period_s": 15.0},
+    "training": [120.0, 480.0],
+    "loads": [[430.0, 5], [180.0, 3]],
+    "within_s": 0.0,
+}
+SCALED = ("numa_ext_scaled", "numa_ext_scaling_limits", "numa_ext_orphans")
+
+
+@pytest.fixture
+def elastic(cloud: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> FollowedGroup:
+    """A job service that has the group follow its load, whose added servers are there when nova is asked."""
+    group, nova = FollowedGroup(), cloud.nova
+    nova._uuids = iter(sorted(group.users))
+
+    def servers_now(_: str) -> SimpleNamespace:
+        for uuid in group.servers() - nova.there.keys():
+            nova._uuids = iter([uuid])
+            nova._one("added", "lc")
+        for uuid in nova.there.keys() - group.servers():
+            nova.there.pop(uuid)
+        return SimpleNamespace(members=list(nova.there))
+
+    def made(name: str, policy: str) -> SimpleNamespace:
+        return SimpleNamespace(id=GROUP)
+
+    def ended(uuid: str) -> None:
+        assert (uuid, nova.there, group.asked) == (GROUP, {}, None)
+
+    nova.server_groups = SimpleNamespace(create=made, get=servers_now, delete=ended)
+    monkeypatch.setattr(servers.NumaScenario, "_jobs", lambda self: group)
+    monkeypatch.setattr("nova_numa_ext.rally.elastic_checks.ask", group.ask)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    return group
+
+
+def followed(**changes: Any) -> dict[str, bool]:
+    """Run the scenario of elastic groups and judge it by its SLAs."""
+    made = scenario(scenarios.FollowLoad)
+    made.run(**FOLLOW | changes)
+    checker = SLAChecker({"sla": {name: {"max": 0} for name in SCALED}})
+    checker.add_iteration({"output": made._output, "atomic_actions": []})
+    return {result["criterion"]: result["success"] for result in checker.results()}
+
+
+def test_an_elastic_group_that_follows_its_load_passes(
+    cloud: SimpleNamespace, elastic: FollowedGroup
+) -> None:
+    asked: list[dict[str, Any]] = []
+    elastic.set_scaling = lambda group, what: (asked.append(what), setattr(elastic, "asked", what))  # type: ignore[method-assign]
+    assert followed(within_s=60.0, server={"nics": "none"}) == dict.fromkeys(SCALED, True)
+    assert asked[0]["source"] == {"csv": f"rally-{GROUP}.csv"}
+    assert asked[0]["enforce"]["networks"] == ["none"]
+    assert cloud.nova.asked[0]["scheduler_hints"] == {"group": GROUP}
+
+
+@pytest.mark.parametrize(
+    ("deviation", "red"),
+    [
+        ({"moves": False}, "numa_ext_scaled"),
+        ({"step": 4}, "numa_ext_scaling_limits"),
+        ({"beyond": 1}, "numa_ext_orphans"),
+    ],
+)
+def test_each_fault_of_an_elastic_group_is_red_for_its_sla_only(
+    elastic: FollowedGroup, deviation: dict[str, Any], red: str
+) -> None:
+    for name, value in deviation.items():
+        setattr(elastic, name, value)
+    within_s = 0.1 if red != "numa_ext_scaled" else 0.0
+    assert followed(within_s=within_s) == dict.fromkeys(SCALED, True) | {red: False}

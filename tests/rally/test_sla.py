@@ -14,6 +14,8 @@ TOPICS = {
     "numa_ext_read_back": Topic.READ_BACK,
     "numa_ext_overlap": Topic.OVERLAP,
     "numa_ext_orphans": Topic.ORPHANS,
+    "numa_ext_scaled": Topic.SCALED,
+    "numa_ext_scaling_limits": Topic.SCALING_LIMITS,
 }
 EVERY: dict[str, Any] = {
     **{name: {"max": 0} for name in TOPICS},

@@ -15,6 +15,8 @@ ARGUMENTS = {
     "read_back": "ssh {host} python3 readback.py",
     "explain": "numa-ext-explain -f json {server}",
     "latencies": "ssh {host} numa-host-agent-ctl status -f json",
+    "load": "load.py {members} {operations} {objective_ms}",
+    "source": {"csv": "rally-{group}.csv"},
     "phase": "with",
     "workloads": {"a": {"image": "a"}},
     "gpus": 2,

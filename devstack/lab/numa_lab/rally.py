@@ -29,7 +29,8 @@ from .settings import Settings
 from .terminal import Progress
 
 DEFAULT = ("default",)
-# Noise is not among them: guests that report latencies are modelled by the integration tests.
+# Noise is not among them: guests that report latencies are modelled by the integration tests. Nor are elastic groups,
+# which need what fits models (see `make bench-elastic`).
 LONG = ("churn", "migration", "sweep", "characterise", "filter")
 _PHASES = {"with": True, "without": False}
 _ENVIRONMENT = "lab"
@@ -215,6 +216,8 @@ def arguments(settings: Settings, out: Path) -> dict[str, Any]:
     read_back = shlex.quote(str(settings.source / "readback.py"))
     explain = shlex.quote(str(settings.venv / "bin" / "numa-ext-explain"))
     conf = shlex.quote(str(settings.etc / "nova" / "nova.conf"))
+    load = shlex.quote(str(settings.source / "load.py"))
+    trace = shlex.quote(f"{settings.state}/traces/rally-{{group}}.csv")
     ctl = f"{settings.python} {settings.venv}/bin/numa-host-agent-ctl"
     agent_conf = f"{settings.hosts}/{{host}}/etc/numa-host-agent.conf"
     return {
@@ -226,6 +229,8 @@ def arguments(settings: Settings, out: Path) -> dict[str, Any]:
         "read_back": f"{lab} /usr/bin/python3 -I -S {read_back}",
         "explain": f"{explain} --config-file {conf} -f json {{server}}",
         "latencies": f"{lab} {ctl} --config-file {agent_conf} status -f json",
+        "load": f"{_INTERPRETER} {load} {trace} {{members}} {{operations}} {{objective_ms}}",
+        "source": {"csv": "rally-{group}.csv"},
         # The second host is a DGX-1: two pairs of GPUs fit beside each other on a socket. The image's work is to touch
         # its memory, and nothing here shows speed.
         "workloads": {"toucher": {"image": "toucher"}},

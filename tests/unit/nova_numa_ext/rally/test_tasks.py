@@ -103,6 +103,8 @@ def test_the_lab_s_commands_can_be_filled_in() -> None:
     told = lab()
     assert words_of(told["read_back"], host="h1")[1:4] == ["shell", "h1", "/usr/bin/python3"]
     assert words_of(told["explain"], server="u")[-1] == "u"
+    load = words_of(told["load"], members="a,b", operations="9.0", objective_ms="35.0", group="g")
+    assert load[2:] == ["/lab/state/traces/rally-g.csv", "a,b", "9.0", "35.0"]
     assert "/lab/hosts/h1/etc/numa-host-agent.conf" in words_of(told["latencies"], host="h1")
     json.dumps(told)
 
@@ -110,4 +112,4 @@ def test_the_lab_s_commands_can_be_filled_in() -> None:
 def test_the_default_tasks_and_the_long_ones_are_files() -> None:
     names = {job.stem for job in JOBS}
     assert {*numa_lab.rally.DEFAULT, *numa_lab.rally.LONG} <= names
-    assert names - {*numa_lab.rally.DEFAULT, *numa_lab.rally.LONG} == {"noise"}
+    assert names - {*numa_lab.rally.DEFAULT, *numa_lab.rally.LONG} == {"noise", "elastic"}
