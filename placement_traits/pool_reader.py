@@ -10,12 +10,13 @@ because Placement limits it, is asked for by itself.
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import quote
 
 from placement_traits import names
 from placement_traits.client import PlacementClient, PlacementError
 from placement_traits.fleet import Amount
 from placement_traits.host_view import bounded
-from placement_traits.pools import Pool, PoolGpu, PoolNic
+from placement_traits.pools import ClientNic, Pool, PoolGpu, PoolNic
 
 _NOTHING: Final = Amount(0, 0)
 
@@ -54,6 +55,23 @@ def clients_with(client: PlacementClient, mbps: int) -> frozenset[str]:
     query = f"{room}&required={names.REMOTE_GPU_CLIENT_NIC}"
     listed = _list(client, query, names.REMOTE_GPU_CLIENT_NIC)
     return frozenset(each["root_provider_uuid"] for each in listed)
+
+
+def client_nic(client: PlacementClient, root: str) -> ClientNic | None:
+    """Return the NIC by which servers of a compute node reach pools; None: its agent publishes none.
+
+    :param root: name of the compute node's root provider
+    :raises ServiceUnavailableError: Placement does not answer
+    """
+    listed = client.get(f"/resource_providers?name={quote(names.client_provider(root))}")
+    for each in listed["resource_providers"]:
+        path, name = f"/resource_providers/{each['uuid']}", names.REMOTE_GPU_NETWORK_MBPS
+        there = client.get(f"{path}/inventories")["inventories"].get(name)
+        if there is not None:
+            used = client.get(f"{path}/usages")["usages"].get(name, 0)
+            capacity = int((there["total"] - there["reserved"]) * there["allocation_ratio"])
+            return ClientNic(each["uuid"], bounded(capacity, used))
+    return None
 
 
 def _list(client: PlacementClient, query: str, trait: str) -> list[Mapping[str, Any]]:

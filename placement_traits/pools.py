@@ -45,6 +45,18 @@ class PoolNic:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientNic:
+    """The NIC by which servers of a compute node reach pools.
+
+    :param uuid: its provider, a child of nova's
+    :param mbps: megabytes a second
+    """
+
+    uuid: str
+    mbps: Amount
+
+
+@dataclass(frozen=True, slots=True)
 class Pool:
     """What one host lends.
 

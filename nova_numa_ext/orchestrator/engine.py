@@ -488,6 +488,7 @@ def _lease_rounds(
         _solver(),
         services.flavors,
         options.remote_gpu_max_wait_s or None,
+        hosts.nic,
     )
     return LeaseRounds(
         Leases(database), services.claims, services.pools, LeaseHosts(database).all, rules

@@ -44,6 +44,7 @@ class LeaseMoves:
     :param stored: the leases
     :param claims: what they hold
     :param reached: lease and pools -> those that its server reaches, and GPUs that it uses
+    :param nic: lease -> provider of its client's NIC, '' where nothing is counted there
     """
 
     def __init__(
@@ -51,8 +52,9 @@ class LeaseMoves:
         stored: Leases,
         claims: ClaimStore,
         reached: Callable[[StoredLease, Sequence[Pool]], tuple[Sequence[Pool], Collection[str]]],
+        nic: Callable[[StoredLease], str],
     ) -> None:
-        self._leases, self._claims, self._reached = stored, claims, reached
+        self._leases, self._claims, self._reached, self._nic = stored, claims, reached, nic
 
     def step(
         self,
@@ -102,7 +104,11 @@ class LeaseMoves:
         )
         if found is None:
             return self._stays(stored, actor)
-        amounts = lease_claims.amounts(part, found.route, asked.network_mbps)
+        nic = self._nic(stored)
+        route = replace(found.route, client_nic=nic if nic in stored.amounts else "")
+        if found.host == stored.lease.client_host:
+            route = replace(route, pool_nic="", client_nic="")
+        amounts = lease_claims.amounts(part, route, asked.network_mbps)
         chosen = replace(
             move,
             second=str(uuids.uuid4()),
@@ -124,7 +130,8 @@ class LeaseMoves:
         if held is None:
             return self._stays(stored, actor)  # by an operator's hand: it is claimed again first
         if held.amounts != move.amounts:
-            if not move.amounts.keys() <= {uuid for pool in lent() for uuid in pool.providers}:
+            there = {uuid for pool in lent() for uuid in pool.providers} | {self._nic(stored)}
+            if not move.amounts.keys() <= there:
                 return self._stays(stored, actor)  # that GPU is lent no more, or its host silent
             try:
                 self._claims.write(*lease_claims.moved(held, move.amounts, move.second), may=may)

@@ -8,7 +8,8 @@
                                 lease waits, or ends
     RESERVED, not claimed       what is stored is claimed, however far a process came that died; then it is *held*;
                                 where there is no room for it any more, another GPU is chosen
-    held                        what hosts report leads on: :mod:`.lease_steps`
+    held                        what hosts report leads on: :mod:`.lease_steps`; where its server has come to another
+                                host, the NICs between that and the GPU are claimed in place of those before
     RELEASING                   when its GPU's host serves it no more: the claim is released, then it is GONE
 
 A lease that cannot take its step, or whose row cannot be read, is reported and holds up no other one. Pools are read
@@ -35,6 +36,7 @@ from typing import Final
 
 from nova_numa_ext.orchestrator.lease_moves import LeaseMoves
 from nova_numa_ext.orchestrator.lease_steps import Silence, next_step
+from nova_numa_ext.orchestrator.lease_wires import LeaseWires
 from nova_numa_ext.orchestrator.server_requests import NO_SERVERS, LeaseRules, ServerRequests
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
@@ -57,7 +59,7 @@ from placement_traits.claims import Amounts, Claim, emptied
 from placement_traits.client import PlacementError
 from placement_traits.errors import ConflictError, NumaExtError, ServiceUnavailableError
 from placement_traits.names import LEASE_CONSUMER, MOVE_CONSUMER
-from placement_traits.pools import Pool
+from placement_traits.pools import ClientNic, Pool
 from placement_traits.reason import Reason
 
 _LOG: Final = logging.getLogger(__name__)
@@ -98,13 +100,15 @@ class LeaseRounds:
         self._rules = servers
         self._placed = servers.placed
         self._requests = ServerRequests(stored, servers)
-        self._moves = LeaseMoves(stored, claims, self._reached)
+        self._moves = LeaseMoves(stored, claims, self._reached, self._nic_of)
+        self._wires = LeaseWires(stored, claims, servers.nic)
         self._silence = Silence()
         self._suspects: dict[str, _Suspect] = {}
         self._without_host: frozenset[str] = frozenset()
         self._clients: Mapping[str, tuple[frozenset[str], str]] = {}
         self._gpus: Mapping[str, frozenset[str]] = {}
         self._jobs: Mapping[str, AttachJob] = {}
+        self._nics: dict[str, ClientNic | None] = {}
 
     def round(self, actor: Actor, may: Callable[[], None], trouble: Unreadable) -> int:
         """Let each lease that has something to do take a step or two; return how many changed.
@@ -124,6 +128,7 @@ class LeaseRounds:
         self._gpus = _gpus(living)
         servers = {each.server for each in living}
         self._clients = {key: each for key, each in self._clients.items() if key in servers}
+        self._nics = {}
         now_s = self._leases.now()
         for each in living:
             why = _given_up(each, self._jobs.get(each.job), now_s)
@@ -185,6 +190,7 @@ class LeaseRounds:
         """
         # The claims first: a lease's row is there before its claim.
         lent = self._pools()
+        self._wires.forget()
         there = {each.consumer: each for each in self._held(lent)}
         unread: set[str] = set()
 
@@ -225,6 +231,12 @@ class LeaseRounds:
                 taken = self._gpus.get(gang, frozenset()) | _gpus_of(moved)
                 self._gpus = {**self._gpus, gang: taken}
             return moved
+        if stored.claimed and stored.move is None and stored.asked.network_mbps:
+            client = self._client(stored.server)
+            rewired = self._wires.follow(stored, client, lent.now, actor, may)
+            if rewired is not stored:
+                lent.forget()
+                return rewired
         return self._led_on(stored, actor)
 
     def _given(
@@ -265,7 +277,8 @@ class LeaseRounds:
         """Claim what was chosen before, by a process that died perhaps; what is not whole is chosen again."""
         if not any(each.amounts for each in members):
             return members
-        if all(each.amounts and lent.have(each.amounts) for each in members):
+        nic = self._nic_of(members[0])
+        if all(each.amounts and lent.have(each.amounts, nic) for each in members):
             return self._reserved(members, actor, may, lent)
         return self._leases.choose(members, [NOTHING] * len(members), actor)
 
@@ -305,7 +318,21 @@ class LeaseRounds:
             client,
             self._rules.fabrics(client) if client else None,
             self._gpus.get(asked.gang, frozenset()),
+            self._nic(client) if asked.network_mbps else None,
         )
+
+    def _nic(self, client: str) -> ClientNic | None:
+        """Return the NIC of a client, read once a round; None where there is none, or no client."""
+        if client and client not in self._nics:
+            self._nics[client] = self._rules.nic(client)
+        return self._nics.get(client)
+
+    def _nic_of(self, stored: StoredLease) -> str:
+        """Return the provider of the NIC of a lease's client, '' where nothing is counted there."""
+        if not stored.asked.network_mbps:
+            return ""
+        nic = self._nic(self._client(stored.server))
+        return "" if nic is None else nic.uuid
 
     def _client(self, server: str) -> str:
         """Return the host that reports a server and that Placement has it on, '' where there is none.
@@ -473,9 +500,12 @@ class _Lent:
             self._pools = tuple(self._read())
         return self._pools
 
-    def have(self, amounts: Amounts) -> bool:
-        """Return whether all providers of a choice are there."""
-        return amounts.keys() <= {uuid for pool in self.now() for uuid in pool.providers}
+    def have(self, amounts: Amounts, nic: str) -> bool:
+        """Return whether all providers of a choice are there.
+
+        :param nic: of its client; '' for none
+        """
+        return amounts.keys() <= {nic, *(uuid for pool in self.now() for uuid in pool.providers)}
 
     def take(self, amounts: Amounts) -> None:
         """Count what was claimed since pools were read."""

@@ -28,6 +28,7 @@ from nova_numa_ext.policy.remote_gpu.network import Solver
 from placement_traits.client import PlacementError
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.names import SERVICE_LEVEL_SHARES, RemoteGpuApi, ServiceLevel
+from placement_traits.pools import ClientNic
 from placement_traits.remote_gpu_request import RemoteGpuRequest
 
 _LOG: Final = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class LeaseRules:
     :param solve: of flow networks, None where none is installed
     :param flavor: of a server; None: the word of its host counts
     :param max_wait_s: seconds after which leases of servers are given up that wait; None: they wait for ever
+    :param nic: by which servers of a host reach pools, by the host's name; None: it is not counted
     """
 
     placed: Placed = lambda _server: None
@@ -63,6 +65,7 @@ class LeaseRules:
     solve: Solver | None = None
     flavor: FlavorOf | None = None
     max_wait_s: float | None = None
+    nic: Callable[[str], ClientNic | None] = lambda _host: None
 
 
 NO_SERVERS: Final = LeaseRules()

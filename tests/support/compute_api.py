@@ -284,6 +284,9 @@ class FakeHosts:
         """Return the fabrics of a host: none, here none is a client."""
         return frozenset()
 
+    def nic(self, _host):
+        """Return the NIC of a host to pools: none, here none is a client."""
+
     def owner(self, _server):
         """Return project and user: none, here no server asks for a remote GPU."""
 

@@ -109,6 +109,7 @@ class LeaseService:
                 fabrics=self.fabrics.get,
                 solve=installed_solver(),
                 flavor=self.flavor,
+                nic=lambda host: pool_reader.client_nic(self.client_of_placement, host),
             ),
         )
 

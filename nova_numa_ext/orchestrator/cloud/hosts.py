@@ -7,9 +7,10 @@ from math import inf
 from typing import Final
 from urllib.parse import quote
 
-from placement_traits import names
+from placement_traits import names, pool_reader
 from placement_traits.client import PlacementClient
 from placement_traits.names import MEMORY_MB, PCPU, VCPU
+from placement_traits.pools import ClientNic
 
 _OF_HOSTS: Final = frozenset({VCPU, PCPU, MEMORY_MB})
 _MOST: Final = 100_000
@@ -77,6 +78,13 @@ class ServerHosts:
         found = names.fabrics(traits)
         self._fabrics[host] = self._clock(), found
         return found
+
+    def nic(self, host: str) -> ClientNic | None:
+        """Return the NIC by which servers of a host reach pools, with what is left of it now; None: it has none.
+
+        :param host: its name
+        """
+        return pool_reader.client_nic(self._client, host)
 
     def owner(self, server: str) -> tuple[str, str] | None:
         """Return project and user of a server that has amounts of anything; None: it has none."""

@@ -295,6 +295,13 @@ class Leases:
         reasons = (Reason(LeaseTerm.HELD, ""),)
         return self._write(stored, stored.lease, actor, reasons, claimed=True)
 
+    def rewire(self, stored: StoredLease, amounts: Amounts, actor: Actor) -> StoredLease:
+        """Say what a lease holds now that its server is reached by other NICs.
+
+        :raises LostRaceError: it has changed since it was read
+        """
+        return self._write(stored, stored.lease, actor, stored.reasons, amounts=dict(amounts))
+
     def ask_move(self, stored: StoredLease, host: str, actor: Actor) -> StoredLease:
         """Ask for another GPU for a lease; asked for already is asked for.
 

@@ -13,7 +13,7 @@ Leases that are had together or not at all (a gang) are claims of one write. A m
 the destination, and a second consumer keeps what it leaves, until that is released or everything goes back.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -59,6 +59,24 @@ def amounts(part: GpuSlice, route: LeaseRoute, network_mbps: int = 0) -> Amounts
         if network_mbps:
             found[nic] = {names.REMOTE_GPU_NETWORK_MBPS: network_mbps}
     return found
+
+
+def rewired(held: Amounts, nics: Iterable[str], network_mbps: int) -> Amounts:
+    """Return what a lease holds whose GPU stays while its server is reached by other NICs.
+
+    :param nics: providers; none where nothing goes over a wire
+    :param network_mbps: that it is promised, megabytes a second
+    """
+    bandwidth = {names.REMOTE_GPU_NETWORK_MBPS: network_mbps}
+    rest = {each: amounts for each, amounts in held.items() if each not in set(wires(held))}
+    return rest | (dict.fromkeys(nics, bandwidth) if network_mbps else {})
+
+
+def wires(held: Amounts) -> Iterator[str]:
+    """Yield the providers of the NICs of which a lease holds something."""
+    for each, amounts in held.items():
+        if amounts.keys() == {names.REMOTE_GPU_NETWORK_MBPS}:
+            yield each
 
 
 def lease(consumer: str, project: str, user: str, held: Amounts) -> Claim:

@@ -10,11 +10,12 @@ none does. Gangs are asked in order, and
   placed loses its place, so the gangs that are placed are the first ones in order that can be, together;
 * one that finds none at all waits, and of the GPUs that are kept for it (:mod:`.keeping`) no later one gets anything:
   as many as it needs, the ones nearest to what it needs. So a large one does not wait for ever behind small ones, and
-  these go on by the other GPUs.
+  these go on by the other GPUs. One that waits for the NIC of its server's host alone keeps no GPU.
 
 Leases that Placement holds already are not moved here. Where no solver is installed, nothing is rearranged.
 """
 
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -30,7 +31,7 @@ from nova_numa_ext.policy.remote_gpu.slices import GpuRoom, GpuSlice
 from placement_traits import names, pools
 from placement_traits.claims import Amounts
 from placement_traits.names import RemoteGpuApi
-from placement_traits.pools import Pool, PoolGpu
+from placement_traits.pools import ClientNic, Pool, PoolGpu
 from placement_traits.reason import Reason
 
 MOST_SOLVES: Final = 4
@@ -57,6 +58,7 @@ class LeaseGang:
     :param client: host of its server; '' where none is known
     :param fabrics: that the client is in; None: not known, any pool is tried
     :param taken: GPUs of its leases that have one already
+    :param nic: by which its client reaches GPUs of other hosts; None: nothing is counted there
     """
 
     uuid: str
@@ -69,6 +71,7 @@ class LeaseGang:
     client: str = ""
     fabrics: frozenset[str] | None = None
     taken: frozenset[str] = frozenset()
+    nic: ClientNic | None = None
 
     def kind(self, lenders: Collection[str]) -> Hashable:
         """Return what the answer about it depends on: its client's name only where that lends GPUs.
@@ -128,6 +131,7 @@ class _Planning:
     :param refused: kinds of gangs for which there is no room, and why
     :param able: of these kinds, the GPUs that each could get if they were free
     :param nearest: the order in which they are kept, and what was left when they were put in it
+    :param promised: on NICs of clients, by provider, MB/s
     """
 
     given: tuple[Pool, ...]
@@ -141,6 +145,7 @@ class _Planning:
     refused: dict[Hashable, Reason] = field(default_factory=dict)
     able: dict[Hashable, frozenset[str]] = field(default_factory=dict)
     nearest: dict[Hashable, tuple[tuple[Pool, ...], NearestGpus]] = field(default_factory=dict)
+    promised: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.left = self.given
@@ -150,16 +155,30 @@ class _Planning:
         """Place the next gang, or let it wait."""
         kind = gang.kind(self.lenders)
         if kind not in self.refused:
-            found = _places(self.left, gang, self.kept)
+            found = _places(self.left, gang, self.kept, self._room(gang))
             if found is not None:
                 self._place(gang, found)
                 return
-            if self._rearrange(gang):
+            lacking = self._lacking(gang)
+            if lacking is None and self._rearrange(gang):
                 return
-            self.refused[kind] = self._why(gang)
-            self.able[kind] = _able(self.given, gang)
+            self.refused[kind] = lacking or self._why(gang)
+            self.able[kind] = frozenset() if lacking else _able(self.given, gang)
         self.waits[gang.uuid] = self.refused[kind]
-        self._keep(gang, kind)
+        if self.able[kind]:
+            self._keep(gang, kind)
+
+    def _room(self, gang: LeaseGang) -> int | None:
+        """Return what the NIC of a gang's client has left, MB/s; None where nothing is counted there."""
+        if gang.nic is None or not gang.network_mbps:
+            return None
+        return gang.nic.mbps.free - self.promised[gang.nic.uuid]
+
+    def _lacking(self, gang: LeaseGang) -> Reason | None:
+        """Return why a gang waits for which there are GPUs, if only its client's NIC had room."""
+        if self._room(gang) is None or _places(self.left, gang, self.kept) is None:
+            return None
+        return Reason(LeaseTerm.CLIENT_NETWORK, gang.count * gang.network_mbps)
 
     def _keep(self, gang: LeaseGang, kind: Hashable) -> None:
         left, nearest = self.nearest.get(kind, ((), None))
@@ -180,6 +199,8 @@ class _Planning:
         self.placed[gang.uuid] = gang, gpus
         for gpu in gpus:
             self.left = pools.counted(self.left, gang.held(gpu))
+            if gpu.route.client_nic:
+                self.promised[gpu.route.client_nic] += gang.network_mbps
 
     def _why(self, gang: LeaseGang) -> Reason:
         full = not self.kept or _places(self.left, gang, ()) is None
@@ -202,33 +223,40 @@ class _Planning:
             trial._place(each, gpus)
         asked = [*movable, gang]
         machines = _machines(trial.left, self.kept)
-        clients = {each.client or "": _client(each) for each in asked}
+        clients = {each.client or "": _client(each, trial._room(each)) for each in asked}
         works = [_work(each) for each in asked]
         hosts = [*(machine for machine, _ in machines.values()), *clients.values()]
         where = plan_round(works, hosts, self.solve, RoundSettings()).placed
         for each in asked:
             servers = where.get(each.uuid, ())
             of = [machines[gpu.host][1] for server in servers for gpu in server.gpus]
-            places = _places_of(trial.left, each, self.kept, of)
+            places = _places_of(trial.left, each, self.kept, of, trial._room(each))
             if places is None:
                 return False
             trial._place(each, places)
-        self.left = trial.left
+        self.left, self.promised = trial.left, trial.promised
         self.placed = {uuid: trial.placed[uuid] for uuid in (*self.placed, gang.uuid)}
         return True
 
 
 def _places(
-    found: Sequence[Pool], gang: LeaseGang, kept: Collection[str]
+    found: Sequence[Pool], gang: LeaseGang, kept: Collection[str], room: int | None = None
 ) -> tuple[ChosenGpu, ...] | None:
     """Return a GPU for each lease of a gang, of its server's own host first; None where one has none."""
-    return _places_of(found, gang, kept, [""] * gang.count)
+    return _places_of(found, gang, kept, [""] * gang.count, room)
 
 
 def _places_of(
-    found: Sequence[Pool], gang: LeaseGang, kept: Collection[str], hosts: Sequence[str]
+    found: Sequence[Pool],
+    gang: LeaseGang,
+    kept: Collection[str],
+    hosts: Sequence[str],
+    room: int | None = None,
 ) -> tuple[ChosenGpu, ...] | None:
-    """Return a GPU of each host, '' for any host, each another one; None where one of them has none."""
+    """Return a GPU of each host, '' for any host, each another one; None where one of them has none.
+
+    :param room: left of the NIC of the gang's client, MB/s; None: it is not counted
+    """
     if len(hosts) != gang.count:
         return None
     there: tuple[Pool, ...] = tuple(each for each in found if gang.reaches(each))
@@ -236,8 +264,12 @@ def _places_of(
     for host in hosts:
         taken = {*kept, *gang.taken, *(gpu.route.gpu for gpu in chosen)}
         gpu = _local(there, gang, taken) if host in ("", gang.client) else None
-        gpu = gpu or _any(there, gang, taken, host)
         if gpu is None:
+            gpu = _any(there, gang, taken, host)
+            if gpu is not None and room is not None and gang.nic is not None:
+                room -= gang.network_mbps
+                gpu = replace(gpu, route=replace(gpu.route, client_nic=gang.nic.uuid))
+        if gpu is None or (room is not None and room < 0):
             return None
         chosen.append(gpu)
         there = pools.counted(there, gang.held(gpu))
@@ -314,12 +346,13 @@ def _own(host: str) -> str:
     return f":{host}"
 
 
-def _client(gang: LeaseGang) -> FleetHost:
-    """Return the host of a gang's server, which has room for it."""
+def _client(gang: LeaseGang, room: int | None) -> FleetHost:
+    """Return the host of a gang's server, which has room for it; its NIC may have none, see :func:`_places_of`."""
+    mbps = _MOST if room is None else max(room, 0)
     if not gang.client or gang.fabrics is None:
-        return FleetHost(f":{gang.client}", fabrics=frozenset({_EVERYWHERE}), network_mbps=_MOST)
+        return FleetHost(f":{gang.client}", fabrics=frozenset({_EVERYWHERE}), network_mbps=mbps)
     fabrics = gang.fabrics | {_own(gang.client)}
-    return FleetHost(f":{gang.client}", fabrics=fabrics, network_mbps=_MOST)
+    return FleetHost(f":{gang.client}", fabrics=fabrics, network_mbps=mbps)
 
 
 _MOST: Final = 2**31 - 1

@@ -21,6 +21,7 @@ class LeaseTerm(StrEnum):
     FLAVOR = "flavor"
     HELD = "held"
     NO_GPU = "no_gpu"
+    CLIENT_NETWORK = "client_network"
     IN_ORDER = "in_order"
     RELEASED = "released"
     CANCELLED = "cancelled"
@@ -48,6 +49,7 @@ LEASE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         LeaseTerm.FLAVOR: "its server runs, and the flavor of that asks for it",
         LeaseTerm.HELD: "Placement holds what it needs",
         LeaseTerm.NO_GPU: "no GPU of a pool has {value} and {against} MiB left",
+        LeaseTerm.CLIENT_NETWORK: "the NIC of its server's host does not have {value} MB/s left",
         LeaseTerm.RELEASED: "released by {value}",
         LeaseTerm.CANCELLED: "its job was cancelled",
         LeaseTerm.MAX_WAIT: "its job waited {value} s, max_wait is {against} s",

@@ -30,7 +30,7 @@ from placement_traits.reason import Reason
 from placement_traits.request import parse
 from tests.support.at_once import at_once
 from tests.support.lease_service import ASKED, ENGINE, SERVER, LeaseService, credential
-from tests.support.pools import pool
+from tests.support.pools import client_nic, pool
 
 HOSTS = ("g1", "c1", "c2")
 
@@ -918,6 +918,124 @@ def test_a_server_gets_gpus_of_the_fabrics_of_its_host_only(service):
     service.fabrics["c1"] = frozenset({"main"})
     service.round()
     assert service.leases.read(lease.uuid).claimed
+
+
+@pytest.fixture
+def clients(service, placement):
+    """Compute nodes c1 and c2 with NICs of 1000 and 300 MB/s to pools, as their agents publish them."""
+    found = {}
+    for name, mbps in (("c1", 1000), ("c2", 300)):
+        root = placement.compute(name)
+        found[name] = root, client_nic(placement, root, name, mbps)
+    yield {name: nic for name, (_, nic) in found.items()}
+    service.forget()
+    for root, nic in found.values():
+        for each in (nic, root):
+            placement.client.call("DELETE", f"/resource_providers/{each}")
+
+
+def bandwidth(service, lease):
+    """What a lease holds of NICs, by Placement; its row says the same."""
+    held = service.claims.read(lease.uuid).amounts
+    assert held == service.leases.read(lease.uuid).amounts
+    return {
+        nic: amounts[REMOTE_GPU_NETWORK_MBPS]
+        for nic, amounts in held.items()
+        if REMOTE_GPU_NETWORK_MBPS in amounts
+    }
+
+
+def in_use(service, *hosts, mbps):
+    """A lease of a server on a host, promised bandwidth, then the server on the others, one after the other."""
+    for host in hosts:
+        for each in {"c1", "c2"} - {host}:
+            service.report(each)
+        for _ in range(3):
+            service.obey()
+            asking(service, host, network_mbps=mbps)
+            service.round()
+    (lease,) = service.leases.find()
+    assert (lease.state, lease.lease.client_host) == (LeaseState.ATTACHED, host)
+    return lease
+
+
+def test_a_lease_holds_what_it_is_promised_at_both_ends_and_takes_its_own_end_along(
+    service, clients
+):
+    (pool_nic,) = (nic.uuid for lent in service.lent() for nic in lent.nics)
+    lease = in_use(service, "c1", mbps=200)
+    assert bandwidth(service, lease) == {pool_nic: 200, clients["c1"]: 200}
+    assert in_use(service, "c2", mbps=200).uuid == lease.uuid
+    assert bandwidth(service, lease) == {pool_nic: 200, clients["c2"]: 200}
+    in_use(service, "g1", mbps=200)
+    assert bandwidth(service, lease) == {}, "over no wire"
+    in_use(service, "c1", mbps=200)
+    assert bandwidth(service, lease) == {pool_nic: 200, clients["c1"]: 200}
+
+
+def test_a_lease_waits_for_the_nic_of_its_servers_host(service, clients):
+    service.obey()
+    asking(service, "c2", network_mbps=400)
+    service.round()
+    (lease,) = service.leases.find()
+    assert (lease.claimed, str(lease.reasons[0])) == (False, "client_network=400")
+    assert service.claims.read(lease.uuid) is None
+
+
+def test_a_server_that_moves_to_a_host_whose_nic_is_full_keeps_its_gpu(service, clients, caplog):
+    """It holds what it held, and what it lacks is claimed in a later look, when there is room."""
+    lease = in_use(service, "c1", "c2", mbps=400)
+    assert bandwidth(service, lease).keys() >= {clients["c1"]}
+    assert caplog.text.count("which the NICs between its GPU and its server do not have") == 1
+    service.round()
+    service.rounds.look(lambda: None, service.trouble)
+    service.round()
+    assert caplog.text.count("do not have") == 2, "tried again in each look, not in each round"
+
+
+def test_a_lease_that_moves_takes_the_nic_of_its_server_along(service, clients, placement):
+    lease = in_use(service, "c1", mbps=400)
+    PoolReporter(placement.client).sync(pool("g2"))
+    service.report("g2")
+    assert move(service, lease, pool="g2").status_code == 202
+    for _ in range(4):
+        service.round()
+        service.obey("g1")
+        service.obey("g2")
+    nics = {lent.host: nic.uuid for lent in service.lent() for nic in lent.nics}
+    assert service.leases.read(lease.uuid).lease.gpu_host == "g2"
+    assert bandwidth(service, lease) == {nics["g2"]: 400, clients["c1"]: 400}
+
+
+@pytest.mark.parametrize("left", range(3))
+def test_a_claim_of_other_nics_is_whole_wherever_the_engine_dies(
+    service, clients, left, monkeypatch
+):
+    """Before Placement is written to, before the row is, and after both."""
+    lease = in_use(service, "c1", mbps=200)
+    calls = 0
+
+    def mortal(real):
+        def call(*given, **more):
+            nonlocal calls
+            calls += 1
+            if calls > left:
+                raise NotLeaderError("killed")
+            return real(*given, **more)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        patched.setattr(service.claims, "write", mortal(service.claims.write))
+        patched.setattr(service.leases, "rewire", mortal(service.leases.rewire))
+        service.report("c1")
+        asking(service, "c2", network_mbps=200)
+        with contextlib.suppress(NotLeaderError):
+            service.round()
+    service.start()
+    in_use(service, "c2", mbps=200)
+    assert bandwidth(service, lease).keys() >= {clients["c2"]}
+    assert clients["c1"] not in bandwidth(service, lease)
 
 
 def test_a_host_draws_no_lease_to_it_of_a_server_that_nova_has_not_put_there(service):

@@ -261,6 +261,13 @@ def test_a_server_that_moves_takes_its_lease_to_another_nic_in_one_request(lent)
     assert used(lent)["g1 a"] == (1000, 3)
 
 
+def test_what_is_left_of_a_clients_nic_is_read_by_the_name_of_its_host(lent):
+    assert pool_reader.client_nic(lent.client, "compute2") is None
+    lent.claims.write(lease(route(lent), mbps=600))
+    found = pool_reader.client_nic(lent.client, "compute1")
+    assert (found.uuid, found.mbps.free, found.mbps.capacity) == (lent.nic, 400, 1000)
+
+
 def test_local_and_remote_leases_together_take_no_more_than_there_is(lent):
     """F-000-24: local and remote leases, sixteen of each, want slices of the same GPU at once."""
     lent.reporter.sync(replace(pool("g4"), cores=32))

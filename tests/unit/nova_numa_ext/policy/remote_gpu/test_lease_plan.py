@@ -14,7 +14,7 @@ from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
 from placement_traits import names
 from placement_traits.fleet import Amount
 from placement_traits.names import RemoteGpuApi, ServiceLevel
-from placement_traits.pools import Pool, PoolGpu, PoolNic
+from placement_traits.pools import ClientNic, Pool, PoolGpu, PoolNic
 
 OPENCL = frozenset({RemoteGpuApi.OPENCL.trait})
 WHOLE = GpuSlice(4000, ServiceLevel.GOLD)
@@ -152,6 +152,44 @@ def test_gpus_of_the_servers_own_host_come_first_and_need_no_wire() -> None:
         [of("x", "c1", "main", network_mbps=100)], [pool("a1"), pool("c1")], None
     ).chosen["x"]
     assert (chosen.host, chosen.route.pool_nic) == ("c1", "")
+
+
+def nic(used: int, uuid: str = "c1:rgpu") -> ClientNic:
+    return ClientNic(uuid, Amount(1000, used))
+
+
+def test_what_the_nic_of_its_servers_host_has_is_shared_by_all_leases_there() -> None:
+    queue = [of(uuid, "c1", "main", network_mbps=400, nic=nic(0)) for uuid in "abc"]
+    queue.append(of("d", "c2", "main", network_mbps=400, nic=nic(0, "c2:rgpu")))
+    found = plan(queue, [pool("g1", "vw"), pool("g2", "xy")], None)
+    assert found.chosen.keys() == {"a", "b", "d"}
+    assert str(found.waits["c"]) == "client_network=400"
+    assert {gpu.route.client_nic for gpu in found.chosen["a"]} == {"c1:rgpu"}
+    pair = of("pair", "c1", "main", count=2, network_mbps=400, nic=nic(300))
+    waits = plan([pair, gang("rest")], [pool("g1", "ab")], None)
+    assert str(waits.waits["pair"]) == "client_network=800"
+    assert waits.chosen.keys() == {"rest"}, "no GPU is kept for what waits for a NIC"
+
+
+def test_a_gpu_of_the_servers_own_host_takes_nothing_of_its_nic() -> None:
+    queue = [of(uuid, "c1", "main", network_mbps=400, nic=nic(900)) for uuid in "ab"]
+    found = plan(queue, [pool("c1"), pool("g1")], None)
+    (own,) = found.chosen["a"]
+    assert (own.host, own.route.client_nic) == ("c1", "")
+    assert str(found.waits["b"]) == "client_network=400"
+
+
+@SOLVERS
+def test_what_is_rearranged_is_no_more_than_a_nic_has(solve: Solver) -> None:
+    pools = [pool("g1", fabrics=("east",)), pool("g2", fabrics=("west",))]
+    queue = [
+        of("any", "c1", "east", "west", network_mbps=400, nic=nic(500)),
+        of("east", "c2", "east", network_mbps=400, nic=nic(0, "c2:rgpu")),
+        of("last", "c1", "west", network_mbps=400, nic=nic(500)),
+    ]
+    found = plan(queue, pools, solve)
+    assert gpus(found) == {"any": ["g2:a"], "east": ["g1:a"]}
+    assert {gpu.route.client_nic for (gpu,) in found.chosen.values()} == {"c1:rgpu", "c2:rgpu"}
 
 
 def test_a_server_gets_nothing_of_a_fabric_in_which_it_is_not() -> None:
