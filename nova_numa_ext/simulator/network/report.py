@@ -4,7 +4,8 @@
 import argparse
 import csv
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -141,7 +142,8 @@ def replays(
         slowing = Slowing(args.oversubscription, partial(drawn, args.seed))
     jobs = _jobs(args, len(plan.hosts))
     if args.output is not None:
-        _made(args.output)
+        with _writing():
+            args.output.mkdir(parents=True, exist_ok=True)
     found = []
     for policy in policies:
 
@@ -152,7 +154,8 @@ def replays(
         result = replay(jobs, plan, policy, Discipline(args.queue), on_event, slowing=slowing)
         found.append(PolicyReplay(policy, result, plan.usual_size))
     if args.output is not None:
-        _write(found, args, plan)
+        with _writing():
+            _write(found, args, plan)
     return found
 
 
@@ -224,12 +227,13 @@ def _jobs(args: argparse.Namespace, hosts: int) -> tuple[LoggedJob, ...]:
     return swf.read(text, str(args.swf), args.processors_per_host)
 
 
-def _made(directory: Path) -> None:
+@contextmanager
+def _writing() -> Iterator[None]:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as error:
         allowed = f"a place that can be written to ({error.strerror})"
-        raise InvalidValueError("--output", str(directory), allowed) from error
+        raise InvalidValueError("--output", str(error.filename), allowed) from error
 
 
 def _write(found: Sequence[PolicyReplay], args: argparse.Namespace, fabric: Fabric) -> None:
@@ -248,7 +252,7 @@ def _write(found: Sequence[PolicyReplay], args: argparse.Namespace, fabric: Fabr
     with (args.output / "jobs.csv").open("w", newline="") as file:
         write_csv(found, file)
     for each in found:
-        jobs = [(one.job, one.started_at) for one in each.found.jobs]
+        jobs = [(one.job, one.started_at, one.ended_at) for one in each.found.jobs]
         lines = swf.written(jobs, len(fabric.hosts))
         (args.output / f"{each.policy.value}.swf").write_text("\n".join([*lines, ""]))
     try:

@@ -49,26 +49,30 @@ def read(text: str, where: str, processors_per_host: int = 1) -> tuple[LoggedJob
     return tuple(sorted(found.values(), key=lambda job: (job.submitted_at, job.number)))
 
 
-def written(jobs: Iterable[tuple[LoggedJob, float]], hosts: int) -> Iterator[str]:
-    """Yield the lines of a log, without ends of lines.
+def written(jobs: Iterable[tuple[LoggedJob, float, float]], hosts: int) -> Iterator[str]:
+    """Yield the lines of a log in the order of submission, without ends of lines.
 
-    :param jobs: each with the time at which it has started, s
+    :param jobs: each with the times at which it has started and ended, s
     :param hosts: of the fabric
     """
     yield "; Version: 2.2"
     yield f"; MaxNodes: {hosts}"
     yield "; Note: modelled; a processor is a host"
-    for job, started_at in jobs:
+    for job, started_at, ended_at in sorted(jobs, key=lambda each: _submission(each[0])):
         known = {
             1: job.number,
             2: round(job.submitted_at),
             3: round(started_at - job.submitted_at),
-            4: max(1, round(job.runs_s)),
+            4: max(1, round(ended_at - started_at)),
             5: job.hosts,
             8: job.hosts,
             11: 1,
         }
         yield " ".join(str(known.get(field, _UNKNOWN)) for field in range(1, _FIELDS + 1))
+
+
+def _submission(job: LoggedJob) -> tuple[float, int]:
+    return job.submitted_at, job.number
 
 
 def _number(word: str, where: str) -> float:

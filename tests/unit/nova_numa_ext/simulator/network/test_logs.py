@@ -63,13 +63,17 @@ def test_a_log_of_the_archive_is_read() -> None:
 )
 def test_what_is_written_is_read_again(drawn: list[tuple[int, int, int, int]]) -> None:
     jobs = [
-        (LoggedJob(number, float(at), float(runs), hosts), float(at + waits))
+        (
+            LoggedJob(number, float(at), float(runs), hosts),
+            float(at + waits),
+            float(at + waits + runs),
+        )
         for number, (at, runs, hosts, waits) in enumerate(drawn, start=1)
     ]
     text = "\n".join(swf.written(jobs, 4096))
     found = swf.read(text, "log.swf")
     assert found == tuple(
-        sorted((job for job, _ in jobs), key=lambda job: (job.submitted_at, job.number))
+        sorted((job for job, *_ in jobs), key=lambda job: (job.submitted_at, job.number))
     )
 
 

@@ -52,9 +52,20 @@ def test_files_say_what_was_replayed_and_the_log_is_one_again(tmp_path: Path) ->
     assert [int(row["number"]) for row in rows] == [each.job.number for each in found.found.jobs]
     assert all(float(row["slowdown_by_others"]) >= 1.0 for row in rows)
     log = tmp_path / "vnb.swf"
+    logged = [line.split() for line in log.read_text().splitlines() if not line.startswith(";")]
+    ran_s = {each.job.number: each.ended_at - each.started_at for each in found.found.jobs}
+    assert any(each.slowdown > 1.1 for each in found.found.jobs)
+    assert {int(line[0]): float(line[3]) for line in logged} == pytest.approx(ran_s, abs=0.5)
+    assert [int(line[1]) for line in logged] == sorted(int(line[1]) for line in logged)
     assert len(swf.read(log.read_text(), "log")) == 40
     (again,) = ran("--leafs", "12x18x4", "--swf", str(log), "--policies", "vnb")
     assert again.figures()["jobs"] == 40
+
+
+def test_a_file_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "results.json").mkdir()
+    with pytest.raises(InvalidValueError, match=r"results\.json.*Is a directory"):
+        ran(*SMALL, "--policies", "vnb", "--output", str(tmp_path))
 
 
 def test_a_plot_is_drawn_where_matplotlib_is_installed(tmp_path: Path) -> None:
