@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack numa simulate``, ``openstack numa simulate trace`` and ``openstack numa simulate network``."""
+"""``openstack numa simulate``, and ``trace``, ``network`` and ``remote`` below it."""
 
 import argparse
 import sys
@@ -11,9 +11,11 @@ from nova_numa_ext.cli import flavor_request, formatting
 from nova_numa_ext.cli.cloud import Cloud
 from nova_numa_ext.cli.explain import terms_text
 from nova_numa_ext.cli.fabric import read_plan
+from nova_numa_ext.flow.solvers import installed_solver
 from nova_numa_ext.policy.terms import sentence
 from nova_numa_ext.simulator import cli as simulator
 from nova_numa_ext.simulator.network import report as network
+from nova_numa_ext.simulator.remote_gpu import report as remote
 
 _WEIGHTS: Final = (
     "Scores use the default multipliers and those of host aggregates; for those of nova.conf run numa-ext-explain "
@@ -113,3 +115,24 @@ class SimulateNetwork(command.Lister):  # type: ignore[misc]
         plan = None if parsed_args.fabric is None else read_plan(parsed_args.fabric)
         progress = simulator.ProgressBar(sys.stderr)
         return network.table(network.replays(parsed_args, plan, progress))
+
+
+class SimulateRemote(command.Lister):  # type: ignore[misc]
+    """Run a queue of jobs with and without GPUs of other hosts; every figure is modelled.
+
+    Nothing is asked of the cloud. GPUs are stranded because work without GPUs holds cores of their hosts. Nothing is
+    moved. Progress is drawn on the terminal; times are in seconds.
+    """
+
+    auth_required = False
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add machines and jobs."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        remote.add_arguments(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows, one row per setting; raises NumaExtError for a value that is not allowed."""
+        progress = simulator.ProgressBar(sys.stderr)
+        return remote.table(remote.replays(parsed_args, installed_solver(), progress))

@@ -151,6 +151,7 @@ class RemoteCluster:
     :param settings: of the rounds
     :param interval_s: seconds between two rounds
     :param clock: of the rounds' times, seconds
+    :param on_end: called with the number of jobs that have ended, after each
     """
 
     hosts: Sequence[FleetHost]
@@ -160,6 +161,7 @@ class RemoteCluster:
     settings: RoundSettings
     interval_s: float = 1.0
     clock: Callable[[], float] = lambda: 0.0
+    on_end: Callable[[int], None] = lambda _ended: None
     free: dict[str, FleetHost] = field(init=False)
     active: list[_Active] = field(init=False, default_factory=list)
     records: list[RemoteRecord] = field(init=False, default_factory=list)
@@ -266,6 +268,7 @@ class RemoteCluster:
             self._take(first.submission.work, first.servers, -1)
             self.records.append(RemoteRecord(first.submission, first.start_s, now, first.remote))
             self._set_rates()
+            self.on_end(len(self.records))
             ended = True
         self._advance(until - now)
         self.now = until

@@ -164,6 +164,7 @@ def test_the_page_says_so():
         "group scaling replay",
         "simulate trace",
         "simulate network",
+        "simulate remote",
         "fabric import",
         "fabric verify",
     }

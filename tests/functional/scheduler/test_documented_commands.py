@@ -25,6 +25,7 @@ NOVA_CONF = ("/etc/nova/nova.conf", ".lab/etc/nova/nova.conf")
 ELSEWHERE = (
     ("simulate", "trace"),
     ("simulate", "network"),
+    ("simulate", "remote"),
     ("group",),
     ("job",),
     ("fabric",),
