@@ -4,12 +4,18 @@
 Rounds never touch a lease that runs; only these policies do, few moves at a time and each lease at most once in a
 cool-down:
 
-consolidate GPUs below a threshold of utilisation are emptied, the coldest first, onto the fullest that take their
-    leases: all or none, because only an empty GPU saves power balance leases of the most loaded GPU go to an idle one,
-    where the larger of both loads falls by it promote the lease of highest priority on a slower GPU goes to a faster
-    one that has room scavenge scavengers give up a GPU while a lease of a higher level is active on it, and come back
-    when none is swap a lease that has allocated more than its GPU has left is moved to one with room; where none has,
-    its GPU memory is parked in the host's memory until there is
+consolidate
+    GPUs below a threshold of utilisation are emptied, the coldest first, onto the fullest that take their leases: all
+    or none, because only an empty GPU saves power
+balance
+    leases of the most loaded GPU go to an idle one, where the larger of both loads falls by it
+promote
+    the lease of highest priority on a slower GPU goes to a faster one that has room
+scavenge
+    scavengers give up a GPU while a lease of a higher level is active on it, and come back when none is
+swap
+    a lease that has allocated more than its GPU has left is moved to one with room; where none has, its GPU memory is
+    parked in the host's memory until there is
 
 :func:`make_room` demotes: it moves a lease of lower priority off a fast GPU for one that comes.
 
