@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fabrics and what groups hold of them, in a real Placement: read as planners see them, claimed once, swept."""
 
-import random
-import threading
 import uuid
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -15,14 +12,12 @@ from nova_numa_ext.policy.network.groups import GroupRequest, LeafPlaces, LeafPl
 from nova_numa_ext.policy.network.planner import plan
 from placement_traits import names
 from placement_traits.claim_store import ForeignConsumerError, NoRoomError
-from placement_traits.errors import ConflictError, NumaExtError
+from placement_traits.errors import ConflictError
 from placement_traits.fabric import LeafLayout
 from placement_traits.fabric_tree import FabricWriter
 from placement_traits.names import NetClass, UplinkShare
-from tests.support.at_once import at_once
 from tests.support.fabric_in_placement import put_fabric
 from tests.support.fabrics import fabric, leafs_of
-from tests.support.faults import FaultyAdapter, lose_answer, lose_request
 from tests.support.group_hosts import leaf_trait
 
 ALIVE, FAILED = GroupMember("ACTIVE", "h1"), GroupMember("ERROR", "")
@@ -343,85 +338,3 @@ def test_a_claim_that_changed_since_it_was_read_is_not_swept(fabrics):
     )  # written once more, so that the generation rises
     assert not fabrics.release_dead(read)
     assert state.held(fabrics.held(group)) == {"l001": BLOCK}
-
-
-class _KilledError(Exception):
-    """The process is not there any more."""
-
-
-def run_claims(cloud, threads, claims_each):
-    """Claim and give back from several schedulers, each killed now and then before or after any of its requests.
-
-    Returns leafs that two groups had at once, and the groups that were left by those that were killed.
-    """
-    holders: dict[str, str] = {}
-    twice: list[str] = []
-    left: list[str] = []
-    counts: Counter[str] = Counter()
-    lock = threading.Lock()
-
-    def one(number):
-        draw = random.Random(number)
-
-        def killed(_send):
-            raise _KilledError
-
-        def fault(_method, _path):
-            if draw.random() < 0.02:
-                return killed
-            return draw.choice((lose_answer, lose_request)) if draw.random() < 0.01 else None
-
-        client = cloud.connect(FaultyAdapter(cloud.adapter, fault))
-        for _ in range(claims_each):
-            group, fabrics = owner(), PlacementFabrics(client)
-            asked = GroupRequest(draw.choice((8, 16, 24, 32)), share=UplinkShare.QUIET)
-            try:
-                (state,) = fabrics.read()
-                found = plan(all_free(state), asked)
-                if not isinstance(found, LeafPlan):
-                    counts["no place"] += 1
-                    continue
-                fabrics.claim(state, group, found)
-            except (_KilledError, NumaExtError) as error:
-                counts[type(error).__name__] += 1
-                left.append(group.group)
-                continue
-            whole = [leaf for leaf, held in found.claims.items() if names.LEAF_BLOCK in held]
-            with lock:
-                twice.extend(leaf for leaf in whole if leaf in holders)
-                holders.update(dict.fromkeys(whole, group.group))
-            counts["held"] += 1
-            with lock:  # before it is given back, so that the next holder finds no one
-                for leaf in whole:
-                    del holders[leaf]
-            try:
-                fabrics.release(group.group)
-            except (_KilledError, NumaExtError):
-                left.append(group.group)
-
-    at_once(threads, one)
-    return twice, left, counts
-
-
-def check_claims(cloud, threads, claims_each):
-    twice, left, counts = run_claims(cloud, threads, claims_each)
-    assert twice == []
-    assert left
-    assert counts["held"] >= threads
-    fabrics = PlacementFabrics(cloud.client)
-    for claim, result, _ in sweep(fabrics, Groups()):
-        assert result is SweepResult.RELEASED, claim
-    assert fabrics.all() == []
-    (state,) = fabrics.read()
-    assert all(leaf.is_untouched for leaf in state.leafs.leafs)
-    assert set(state.leafs.uplinks.values()) == {0}
-
-
-def test_no_leaf_is_held_twice_and_nothing_stays_of_killed_schedulers(cloud):
-    check_claims(cloud, 3, 12)
-
-
-@pytest.mark.long
-def test_eight_schedulers_hold_no_leaf_twice_in_1600_claims(cloud):
-    """Issue 17: 8 threads x 200 claims with kills: no leaf twice, no orphan after a sweep."""
-    check_claims(cloud, 8, 200)
