@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack numa fabric import``, ``apply``, ``show``, ``verify``, ``drain``, ``undrain`` and ``sweep``."""
+"""``openstack numa fabric …``: plans in and out, into Placement, what is there, and what groups have left over."""
 
 import argparse
 from collections import Counter
@@ -13,7 +13,9 @@ from osc_lib.exceptions import CommandError
 from nova_numa_ext.cli import fabric_drawing
 from nova_numa_ext.cli.cloud import ListedProvider
 from nova_numa_ext.cli.fabric_sources import aggregates, ibnetdiscover, lldp, native, slurm
+from nova_numa_ext.group_topology import CabledServer, as_slurm, as_slurm_conf
 from nova_numa_ext.heal.group_claims import SweepResult
+from nova_numa_ext.policy.network.fragmentation import LeafKind, LeafKinds
 from placement_traits import names
 from placement_traits.fabric import Fabric, FabricKind
 from placement_traits.fabric_tree import layout_of
@@ -21,6 +23,7 @@ from placement_traits.fabric_tree import layout_of
 _FILES: Final = ("native", "slurm-conf", "slurm-yaml", "ibnetdiscover")
 _LLDP: Final = "lldp"  # it shows leafs and no pods: it verifies a plan, and makes none
 _OF_NOVA: Final = ("aggregates", "segments")
+_WRITERS: Final = {"slurm-conf": as_slurm_conf, "slurm-yaml": as_slurm}
 SWEPT: Final = {
     SweepResult.RELEASED: "released",
     SweepResult.WOULD: "would be released",
@@ -79,6 +82,33 @@ class ImportFabric(command.Command):  # type: ignore[misc]
         self.app.stdout.write(native.written(fabric))
 
 
+class ExportFabric(command.Command):  # type: ignore[misc]
+    """Print a plan as another program reads it, such as Slurm on the hosts themselves.
+
+    Nothing is asked of the cloud. Bandwidths and blocks are left out: these files have no place for them.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add form and plan."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--to", dest="form", required=True, choices=tuple(_WRITERS), help="What is printed"
+        )
+        parser.add_argument("file", metavar="<plan>", help="The plan, YAML")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Print it."""
+        plan = _read("native", parsed_args.file, "", FabricKind.ETHERNET)
+        hosts = [
+            CabledServer(host, (leaf, *plan.above(leaf)))
+            for leaf in plan.leafs
+            for host, its in plan.hosts.items()
+            if its == leaf
+        ]
+        self.app.stdout.write(_WRITERS[parsed_args.form](hosts, plan.levels))
+
+
 class ApplyFabric(command.Lister):  # type: ignore[misc]
     """Make Placement equal to a plan: providers of the fabric, and on each host the trait of its leaf.
 
@@ -106,7 +136,11 @@ class ApplyFabric(command.Lister):  # type: ignore[misc]
 
 
 class ShowFabric(command.Lister):  # type: ignore[misc]
-    """Show a fabric as Placement has it: its pods and leafs, and what groups hold there."""
+    """Show a fabric as Placement has it: its pods and leafs, and what groups hold there.
+
+    The column Use says what each leaf is for by what is held there; that of the fabric counts leafs, and those on which
+    only groups of one leaf are, whose uplinks could be off.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add fabric and drawing."""
@@ -117,7 +151,11 @@ class ShowFabric(command.Lister):  # type: ignore[misc]
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and rows."""
-        providers = self.app.client_manager.numa.fabric(parsed_args.fabric)
+        numa = self.app.client_manager.numa
+        providers = numa.fabric(parsed_args.fabric)
+        state = next(each for each in numa.fabrics().read() if each.name == parsed_args.fabric)
+        use = {leaf.name: LeafKind.of(leaf).value for leaf in state.leafs.leafs}
+        use[parsed_args.fabric] = _summary(LeafKinds.of(state.leafs), len(state.leafs.leafs))
         root = next(each for each in providers if each.parent is None)
         if parsed_args.svg:
             drawing = fabric_drawing.draw(parsed_args.fabric, _leafs(providers))
@@ -127,7 +165,8 @@ class ShowFabric(command.Lister):  # type: ignore[misc]
                 raise CommandError(
                     f"{parsed_args.svg} cannot be written: {error.strerror}."
                 ) from error
-        return ("Node", "Level", "Layout", "Hosts", "Held"), list(_rows(root, providers, ""))
+        columns = ("Node", "Level", "Layout", "Hosts", "Held", "Use")
+        return columns, [(*row, use.get(row[0].strip(), "-")) for row in _rows(root, providers, "")]
 
 
 class VerifyFabric(command.Lister):  # type: ignore[misc]
@@ -294,6 +333,12 @@ def _rows(
     for child in providers:
         if child.parent == provider.uuid:
             yield from _rows(child, providers, indent + "  ")
+
+
+def _summary(kinds: LeafKinds, leafs: int) -> str:
+    """Return how many leafs there are of each kind, and how many uplinks could be off."""
+    found = [f"{number} {kind.value}" for kind in LeafKind if (number := getattr(kinds, kind))]
+    return f"{', '.join(found)}; uplinks of {kinds.idle_uplinks} of {leafs} leafs idle"
 
 
 def _hosts(leaf: ListedProvider) -> int:

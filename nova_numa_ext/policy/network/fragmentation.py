@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much of a fabric's free hosts groups of a size can still get, and which leafs need no uplinks."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from nova_numa_ext.policy.network.groups import GroupRequest, LeafPlan, PlanOptions
-from nova_numa_ext.policy.network.leafs import Leafs
+from nova_numa_ext.policy.network.leafs import Leaf, Leafs
 from nova_numa_ext.policy.network.planner import plan
 from nova_numa_ext.policy.network.uplinks import with_another
 from nova_numa_ext.policy.network.vnb import BlockLimits
@@ -63,6 +65,34 @@ def _sum(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
     return {key: a.get(key, 0) + b.get(key, 0) for key in {*a, *b}}
 
 
+class LeafKind(StrEnum):
+    """A leaf by what groups hold there.
+
+    FREE: nothing.
+    LARGE: a block, or all.
+    REMAINDER: last servers of large groups.
+    SMALL: groups that fit in one leaf.
+    REST: small groups beside no block.
+    """
+
+    FREE = "free"
+    LARGE = "large"
+    REMAINDER = "remainder"
+    SMALL = "small"
+    REST = "rest"
+
+    @classmethod
+    def of(cls, leaf: Leaf) -> "LeafKind":
+        """Return the kind of a leaf."""
+        if leaf.is_untouched:
+            return cls.FREE
+        if leaf.is_remainder:
+            return cls.REMAINDER
+        if leaf.is_large:
+            return cls.LARGE
+        return cls.SMALL if leaf.is_small else cls.REST
+
+
 @dataclass(frozen=True, slots=True)
 class LeafKinds:
     """Leafs by what groups hold there.
@@ -85,13 +115,9 @@ class LeafKinds:
     @classmethod
     def of(cls, leafs: Leafs) -> "LeafKinds":
         """Count leafs."""
-        count = len(leafs.leafs)
-        free = sum(leaf.is_untouched for leaf in leafs.leafs)
-        remainder = sum(leaf.is_remainder for leaf in leafs.leafs)
-        large = sum(leaf.is_large for leaf in leafs.leafs) - remainder
-        small = sum(leaf.is_small for leaf in leafs.leafs)
-        rest = count - free - remainder - large - small
-        return cls(free, large, remainder, small, rest, count - BlockLimits.of(leafs).small)
+        kinds = Counter(map(LeafKind.of, leafs.leafs))
+        idle = len(leafs.leafs) - BlockLimits.of(leafs).small
+        return cls(**{kind.value: kinds[kind] for kind in LeafKind}, idle_uplinks=idle)
 
     @property
     def idle_share(self) -> float:

@@ -14,12 +14,14 @@ from nova_numa_ext.cli.doctor_command import Doctor
 from nova_numa_ext.cli.fabric import (
     ApplyFabric,
     DrainFabric,
+    ExportFabric,
     ImportFabric,
     ShowFabric,
     SweepFabric,
     UndrainFabric,
     VerifyFabric,
 )
+from nova_numa_ext.cli.fabric_figures import CalculateFabric, ShowFabricCapacity
 from nova_numa_ext.cli.fabric_sources import native
 from nova_numa_ext.cli.flavor import CheckFlavor
 from nova_numa_ext.cli.group import ListGroup, ShowGroup, ShowGroupTopology, SimulateGroup
@@ -60,6 +62,7 @@ COMMANDS = {
     "host remove": (RemoveHost, "h1"),
     "fabric apply": (ApplyFabric, str(PLAN)),
     "fabric show": (ShowFabric, "train"),
+    "fabric capacity": (ShowFabricCapacity, "sample", "2"),
     "fabric drain": (DrainFabric, "train", "l1"),
     "fabric undrain": (UndrainFabric, "train", "l1"),
     "fabric sweep": (SweepFabric,),
@@ -80,6 +83,8 @@ COMMANDS = {
 WITHOUT = {
     "flavor check": (CheckFlavor, "be"),
     "fabric import": (ImportFabric, "--from", "native", str(PLAN)),
+    "fabric export": (ExportFabric, "--to", "slurm-yaml", str(PLAN)),
+    "fabric calculate": (CalculateFabric, "4,2", "1,2"),
     "fabric verify": (VerifyFabric, str(PLAN), "--from", "native", str(PLAN)),
     "topology show": (ShowTopology, "--preset", "dgx-1"),
 }
@@ -166,5 +171,7 @@ def test_the_page_says_so():
         "simulate network",
         "simulate remote",
         "fabric import",
+        "fabric export",
+        "fabric calculate",
         "fabric verify",
     }

@@ -3,6 +3,7 @@
 
 import json
 import uuid
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,13 +18,19 @@ from nova_numa_ext.cli.fabric import (
     UndrainFabric,
     VerifyFabric,
 )
+from nova_numa_ext.cli.fabric_figures import CalculateFabric, ShowFabricCapacity
 from nova_numa_ext.cli.fabric_sources import native
+from nova_numa_ext.fabrics import GroupOwner, PlacementFabrics
+from nova_numa_ext.policy.network.groups import GroupRequest
+from nova_numa_ext.policy.network.planner import plan
 from placement_traits import names
 from placement_traits.claim_store import ClaimStore
 from placement_traits.claims import Claim
 from placement_traits.errors import InvalidValueError
-from placement_traits.names import GROUP_CONSUMER
+from placement_traits.fabric_tree import FabricWriter
+from placement_traits.names import GROUP_CONSUMER, UplinkShare
 from tests.support.commands import Compute, as_table, run
+from tests.support.fabrics import fabric
 
 SLURM = """SwitchName=l1 Nodes=h[1-4]
 SwitchName=l2 Nodes=h[5-8]
@@ -78,6 +85,7 @@ def test_from_another_schedulers_file_to_a_drained_leaf(cloud, tmp_path):
         ("  l1", "leaf", "partitioned", "4"),
         ("  l2", "leaf", "partitioned", "4"),
     ]
+    assert [row["Use"] for row in shown] == ["2 free; uplinks of 0 of 2 leafs idle", "free", "free"]
     assert ">l2<" in (tmp_path / "train.svg").read_text()
     assert call(cloud, DrainFabric, "train", "l1") == [{"Leaf": "l1", "Result": "drained"}]
     assert call(cloud, DrainFabric, "train", "l1") == [{"Leaf": "l1", "Result": "unchanged"}]
@@ -222,6 +230,66 @@ def test_a_group_without_living_servers_is_swept_from_its_leafs(cloud):
         }
         assert rows.get(dead) == result
         assert rows[alive] == "in use"
+
+
+def claim(fabrics, group, hosts, share):
+    """Let a group have its place, where every host is free."""
+    (state,) = fabrics.read()
+    whole = tuple(replace(leaf, free=leaf.size) for leaf in state.leafs.leafs)
+    found = plan(replace(state.leafs, leafs=whole), GroupRequest(hosts, share))
+    fabrics.claim(state, GroupOwner(group, "project", "user"), found)
+
+
+def test_what_leafs_are_for_and_what_is_left_is_shown(empty_cloud):
+    """A block is 4 of a leaf's 6 hosts; a large group is on two leafs, a small one on one whose uplinks are idle."""
+    FabricWriter(empty_cloud.client).apply(fabric([6] * 6))
+    fabrics = PlacementFabrics(empty_cloud.client)
+    before = call(empty_cloud, ShowFabricCapacity, "train", "8", "12", "40", "--share", "quiet")
+    assert before == [
+        {"Hosts": 8, "Groups": 3, "Out of reach": "33 %", "Others at most": 0},
+        {"Hosts": 12, "Groups": 2, "Out of reach": "33 %", "Others at most": 0},
+        {"Hosts": 40, "Groups": 0, "Out of reach": "100 %", "Others at most": "-"},
+    ]
+    claim(fabrics, str(uuid.uuid4()), 8, UplinkShare.QUIET)
+    claim(fabrics, str(uuid.uuid4()), 2, UplinkShare.QUIET)
+    use = {row["Node"].strip(): row["Use"] for row in call(empty_cloud, ShowFabric, "train")}
+    assert use == {
+        "train": "3 free, 2 large, 1 small; uplinks of 1 of 6 leafs idle",
+        "p00": "-", "l000": "large", "l001": "large",
+        "p01": "-", "l002": "free", "l003": "free",
+        "p02": "-", "l004": "free", "l005": "small",
+    }  # fmt: skip
+    (quiet,) = call(empty_cloud, ShowFabricCapacity, "train", "8", "--share", "quiet")
+    assert quiet["Groups"] == 1
+    (shared,) = call(empty_cloud, ShowFabricCapacity, "train", "8", "--policy", "first_available")
+    assert (shared["Groups"], shared["Others at most"]) == (2, 4)
+    assert call(empty_cloud, ShowFabricCapacity, "train", "4")[0]["Others at most"] == 0
+    with pytest.raises(CommandError, match="Placement has no fabric other"):
+        call(empty_cloud, ShowFabricCapacity, "other", "4")
+
+
+def test_a_fat_tree_is_calculated(cloud):
+    """XGFT(3; 16, 16, 8; 1, 4, 4) of table 3.2, and what a group of 256 on halves of leafs sees and shares."""
+    rows = call(
+        cloud, CalculateFabric, "16,16,8", "1,4,4",
+        "--link-mbps", "10000", "--hosts", "256", "--per-leaf", "8",
+    )  # fmt: skip
+    assert [tuple(row.values()) for row in rows] == [
+        (0, 2048, "-", "-", "-", "-", "-"),
+        (1, 128, 2048, "2.048e+07", "4", "-", 0),
+        (2, 32, 512, "5.12e+06", "4", "1.28e+06", 256),
+        (3, 16, 128, "1.28e+06", "-", "320000", 256),
+    ]
+    assert list(call(cloud, CalculateFabric, "4,2", "1,2")[1]) == [
+        "Level", "Nodes", "Links", "Mbit/s", "Down per up",
+    ]  # fmt: skip
+    for words, sentence in (
+        (("4,2", "1,2", "--hosts", "4"), "Give --hosts and --per-leaf, or neither"),
+        (("4,2", "1,2", "--hosts", "4", "--per-leaf", "3"), "--hosts 4 is no multiple"),
+        (("4,2", "1,2", "--hosts", "16", "--per-leaf", "4"), "do not fit in the tree"),
+    ):
+        with pytest.raises(CommandError, match=sentence):
+            call(cloud, CalculateFabric, *words)
 
 
 def test_wrong_use_gets_a_sentence(cloud, tmp_path):

@@ -2,9 +2,11 @@
 """Plans of fabrics from each source, and one sentence for what is none."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from nova_numa_ext.cli.fabric import ExportFabric
 from nova_numa_ext.cli.fabric_drawing import DrawnLeaf, draw
 from nova_numa_ext.cli.fabric_sources import aggregates, ibnetdiscover, native, slurm
 from nova_numa_ext.cli.fabric_sources.aggregates import NovaAggregate
@@ -12,6 +14,7 @@ from nova_numa_ext.cli.fabric_sources.hostlist import expanded
 from placement_traits.errors import InvalidValueError
 from placement_traits.fabric import Fabric, FabricKind
 from placement_traits.names import LEAF_BLOCK
+from tests.support.commands import Compute, as_table
 from tests.support.fabrics import fabric
 
 SAMPLE = Path(__file__).parents[4] / "etc/nova/numa-ext-fabric.yaml.sample"
@@ -160,6 +163,63 @@ def test_the_first_topology_with_a_tree_or_blocks_is_taken() -> None:
     assert shape(plan) == {"s1": ((), ["node01", "node02"]), "s2": ((), ["node03", "node04"])}
     blocks = slurm.read_yaml(YAML.replace("  tree:\n", "  ring:\n"), "f", ETHERNET, "topology.yaml")
     assert list(shape(blocks)) == ["b1"]
+
+
+# In the form that NVIDIA's topograph writes: tops first, comments with the switches' own names, names of several parts.
+TOPOGRAPH_TREE = """# sw.3.1=island-a
+SwitchName=sw.3.1 Switches=sw.2.[1-2]
+# sw.2.1=block-7
+SwitchName=sw.2.1 Switches=sw.1.1
+# sw.2.2=block-8
+SwitchName=sw.2.2 Switches=sw.1.2
+# sw.1.1=rack-11
+SwitchName=sw.1.1 Nodes=n[201-202],n205
+# sw.1.2=rack-12
+SwitchName=sw.1.2 Nodes=n[304,306]
+"""
+TOPOGRAPH_BLOCKS = """# block001=cq0
+BlockName=block001 Nodes=n-[0,2]
+# block002=cq1
+BlockName=block002 Nodes=n-[1,3]
+BlockSizes=2
+"""
+
+
+def test_files_of_topograph_are_read() -> None:
+    assert shape(slurm.read_conf(TOPOGRAPH_TREE, "f", ETHERNET, "t")) == {
+        "sw.1.1": (("sw.2.1",), ["n201", "n202", "n205"]),
+        "sw.1.2": (("sw.2.2",), ["n304", "n306"]),
+    }
+    assert shape(slurm.read_conf(TOPOGRAPH_BLOCKS, "f", ETHERNET, "t")) == {
+        "block001": ((), ["n-0", "n-2"]),
+        "block002": ((), ["n-1", "n-3"]),
+    }
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        slurm.read_conf(TREE, "f", ETHERNET, "topology.conf"),
+        slurm.read_yaml(YAML, "f", ETHERNET, "topology.yaml"),
+        slurm.read_conf(TOPOGRAPH_TREE, "f", ETHERNET, "t"),
+        fabric([18] * 172, leafs_per_pod=18, name="f"),
+        fabric([3, 3, 3], leafs_per_pod=3, name="f"),
+    ],
+    ids=["conf", "yaml", "topograph", "3096 hosts", "one pod"],
+)
+def test_a_plan_that_is_exported_to_slurm_and_imported_again_is_the_same(
+    plan: Fabric, tmp_path: Path
+) -> None:
+    """Design 8.4, check 14; order of leafs included."""
+    (tmp_path / "plan.yaml").write_text(native.written(plan))
+    for form, read in (("slurm-conf", slurm.read_conf), ("slurm-yaml", slurm.read_yaml)):
+        text = as_table(
+            ExportFabric, SimpleNamespace(adapter=None), Compute([]),
+            "--to", form, str(tmp_path / "plan.yaml"),
+        )  # fmt: skip
+        again = read(text, "f", ETHERNET, "exported")
+        assert again == plan
+        assert again.leafs == plan.leafs
 
 
 @pytest.mark.parametrize(
