@@ -13,8 +13,14 @@
     the same over single links, by their routes
 :mod:`.traffic`
     how fast jobs run that share uplinks; what each sends is drawn by ``traffic.yaml``, there before any run, too
+:mod:`.contention`
+    what it costs that applications share, in seconds of hosts
 :mod:`.slots`
     two applications on one channel, slot by slot
+:mod:`.tuning`
+    weights by trial, on these slots
+:mod:`.arbiter`
+    which lane of InfiniBand sends next: two lists of weights, one above the other
 
 Policies see sizes and never traffic, the models of traffic see no policy: none imports the other side.
 """

@@ -15,7 +15,8 @@ from nova_numa_ext.policy.jobs.queue_settings import Discipline
 from nova_numa_ext.policy.network.groups import PolicyName
 from nova_numa_ext.simulator.metrics import mean, percentile
 from nova_numa_ext.simulator.network import swf
-from nova_numa_ext.simulator.network.barrio import LogReplay, Slowing, replay
+from nova_numa_ext.simulator.network.barrio import LogReplay, ReplayedJob, Slowing, replay
+from nova_numa_ext.simulator.network.contention import SharedRun, wasted_host_s
 from nova_numa_ext.simulator.network.mixes import LoggedJob, draw, mixes
 from nova_numa_ext.simulator.network.traffic import drawn
 from placement_traits.errors import InvalidValueError
@@ -70,7 +71,13 @@ class PolicyReplay:
             "slowdown_large": mean([each.slowdown for each in large]),
             "by_others_large": mean([each.slowdown_by_others for each in large]),
             "by_others_large_p95": percentile([each.slowdown_by_others for each in large], 0.95),
+            "wasted_host_s": wasted_host_s(map(shared_run, ran)),
         }
+
+
+def shared_run(ran: ReplayedJob) -> SharedRun:
+    """Return what it cost a job that it ran beside others."""
+    return SharedRun(ran.job.hosts, ran.job.runs_s / ran.alone, ran.ended_at - ran.started_at)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
