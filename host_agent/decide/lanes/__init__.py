@@ -19,7 +19,7 @@ tap's netdev ingress, never by tc there, which Open vSwitch's policing owns. DSC
 outer header of tunnels that the host makes, in the guest's own header on VLAN and flat networks. ECN bits stay as they
 are.
 
-**Nothing writes these texts yet**: no unit of the agent has the right to, and that marks survive Open vSwitch and
-encapsulation up to the uplink has not been shown. What is known of the kernel (``____dev_forward_skb``): a veth pair
-sets the priority to 0, so ports that are plugged through one cannot have a lane.
+:mod:`host_agent.control.lanes` has the texts carried out, in a unit of its own. Marks reach the uplink through a Linux
+bridge and through VXLAN; that they do through Open vSwitch has not been shown. What is known of the kernel
+(``____dev_forward_skb``): a veth pair sets the priority to 0, so ports that are plugged through one have no lane.
 """

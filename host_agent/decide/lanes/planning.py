@@ -7,10 +7,10 @@ host's own traffic and that of servers without a tier is in the middle; best-eff
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from host_agent.decide.lanes.terms import LaneTerm
+from host_agent.model.lanes import LanePort, LaneQueue, UplinkFacts
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import Tier
 from placement_traits.reason import Reason
@@ -25,63 +25,6 @@ _DEFAULT_QDISCS: Final = frozenset({"noqueue", "mq", "fq_codel", "pfifo_fast", "
 _NOOP: Final = "linux-noop"
 _NAME_LENGTH: Final = 15  # IFNAMSIZ - 1
 _SIGNS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-
-
-class LaneQueue(StrEnum):
-    """What lanes are made of, the better one first."""
-
-    ETS = "ets"
-    HTB = "htb"
-
-
-class LaneNetwork(StrEnum):
-    """How a port's packets leave the host, by the type of its network."""
-
-    TUNNEL = "tunnel"
-    VLAN = "vlan"
-    FLAT = "flat"
-
-
-@dataclass(frozen=True, slots=True)
-class UplinkFacts:
-    """What is known of a network device of the host.
-
-    :param device: its name
-    :param speed_mbps: None: not known
-    :param root_qdisc: its kind
-    :param root_handle: its major number, as tc shows it without the colon
-    :param is_bond: it is one
-    :param has_offload: the adapter does mqprio itself
-    :param ovs_qos: type of the QoS of its port in Open vSwitch, '' for none; None: it is no such port
-    """
-
-    device: str
-    speed_mbps: int | None
-    root_qdisc: str
-    root_handle: str = ""
-    is_bond: bool = False
-    has_offload: bool = False
-    ovs_qos: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LanePort:
-    """A port of a server.
-
-    :param device: its tap
-    :param tier: of the server; None: it has none
-    :param network: how its packets leave the host
-    :param has_policy: its port or network has a QoS policy of Neutron
-    :param is_behind_veth: it is plugged through a veth pair
-    :param bypasses: its packets do not pass the kernel
-    """
-
-    device: str
-    tier: Tier | None
-    network: LaneNetwork
-    has_policy: bool = False
-    is_behind_veth: bool = False
-    bypasses: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 """Lanes as a batch for ``tc -batch``: our root qdisc with all below it, or its removal.
 
 With ``ets`` a strict band is served first, the others by quanta; its cap is a ``tbf`` below the band. With ``htb`` a
-lane is a class with its share as rate and its cap as ceiling, the strict one of the highest priority, below one class
-of the whole link, for only classes below another one borrow. What has no mark of ours is in the lane of servers without
-a tier.
+lane is a class with its share as rate, the strict one of the highest priority, below one class of the whole link, for
+only classes below another one borrow. Each may have the whole link while no other lane sends; as the shares together
+are the link, the strict one has no more than its cap while the others want theirs, and what is left over goes to these
+in the ratio of their shares (quantum). What has no mark of ours is in the lane of servers without a tier.
 
 A batch is no transaction, and ``htb`` cannot be changed in place: lanes of ours that are there are removed first, and
 for that moment the uplink has the kernel's default.
@@ -13,7 +14,8 @@ for that moment the uplink has the kernel's default.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from host_agent.decide.lanes.planning import HANDLE, LanePlan, LaneQueue, TrafficLane, checked
+from host_agent.decide.lanes.planning import HANDLE, LanePlan, TrafficLane, checked
+from host_agent.model.lanes import LaneQueue, ShownClass, ShownQueue
 
 _QUANTUM: Final = 1_514  # bytes: the smallest band still sends a whole packet in its turn
 _LINK: Final = 0xFF  # minor number of the class of the whole link
@@ -41,6 +43,16 @@ def quanta(lanes: Sequence[TrafficLane]) -> tuple[int, ...]:
     """Return bytes that lanes send in a turn, in the ratio of their shares, the smallest one packet."""
     least = min((lane.share for lane in lanes), default=1.0)
     return tuple(round(_QUANTUM * lane.share / least) for lane in lanes)
+
+
+def shows(plan: LanePlan, shown: ShownQueue) -> bool:
+    """Tell whether the root qdisc of a device is the lanes of a plan.
+
+    :param shown: as the kernel has it
+    """
+    if shown.handle != HANDLE or shown.kind != plan.queue:
+        return False
+    return _shows_ets(plan, shown) if plan.queue is LaneQueue.ETS else _shows_htb(plan, shown)
 
 
 def _ets(plan: LanePlan) -> Iterator[str]:
@@ -72,14 +84,44 @@ def _htb(plan: LanePlan) -> Iterator[str]:
         f"class replace dev {device} parent {HANDLE}: classid {HANDLE}:{_LINK:x} "
         f"htb rate {link} ceil {link} quantum {_QUANTUM} burst {burst} cburst {burst}"
     )
+    turns = _turns(plan)
     for lane in plan.lanes:
-        rate, ceiling = _mbps(plan, lane.share), _mbps(plan, lane.cap)
+        rate = _mbps(plan, lane.share)
         first = 0 if lane.is_strict else 1
         yield (
             f"class replace dev {device} parent {HANDLE}:{_LINK:x} classid {HANDLE}:{lane.number:x} "
-            f"htb rate {rate}mbit ceil {ceiling}mbit prio {first} quantum {_QUANTUM} "
-            f"burst {_burst(rate)} cburst {_burst(ceiling)}"
+            f"htb rate {rate}mbit ceil {link} prio {first} quantum {turns[lane.number]} "
+            f"burst {_burst(rate)} cburst {burst}"
         )
+
+
+def _turns(plan: LanePlan) -> dict[int, int]:
+    """Return what each class sends in a turn when it borrows, by its number."""
+    shared = [lane for lane in plan.lanes if not lane.is_strict]
+    own = {lane.number: _QUANTUM for lane in plan.lanes}
+    return own | {lane.number: turn for lane, turn in zip(shared, quanta(shared), strict=True)}
+
+
+def _shows_ets(plan: LanePlan, shown: ShownQueue) -> bool:
+    shared = [lane for lane in plan.lanes if not lane.is_strict]
+    expected = {
+        "bands": len(plan.lanes),
+        "strict": len(plan.lanes) - len(shared),
+        "priomap": [plan.lane_of[None] - 1] * _PRIORITIES,
+    }
+    found = shown.options.get("quanta")
+    given = found[-len(shared) :] if isinstance(found, list) and shared else []
+    return given == list(quanta(shared)) and expected.items() <= shown.options.items()
+
+
+def _shows_htb(plan: LanePlan, shown: ShownQueue) -> bool:
+    link = ShownClass(plan.speed_mbps, plan.speed_mbps, None)
+    expected = {f"{_LINK:x}": link}
+    for lane in plan.lanes:
+        rate = _mbps(plan, lane.share)
+        expected[f"{lane.number:x}"] = ShownClass(rate, plan.speed_mbps, 0 if lane.is_strict else 1)
+    default = shown.options.get("default")
+    return shown.classes == expected and default == f"{plan.lane_of[None]:#x}"
 
 
 def _mbps(plan: LanePlan, share: float) -> int:

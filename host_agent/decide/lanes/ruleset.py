@@ -12,13 +12,12 @@ from typing import Final
 
 from host_agent.decide.lanes.planning import (
     HANDLE,
-    LaneNetwork,
     LanePlan,
-    LanePort,
     TrafficLane,
     checked,
     unmarked,
 )
+from host_agent.model.lanes import LaneNetwork, LanePort, ShownMarks
 
 TABLE: Final = "numa_ext"
 FAMILIES: Final = ("netdev", "inet")
@@ -40,13 +39,24 @@ def written(plan: LanePlan, ports: Iterable[LanePort]) -> str:
     lines += ["}", f"table inet {TABLE} {{", "    chain tunnels {"]
     lines.append(f"        type filter hook output priority {_PRIORITY}; policy accept;")
     if any(port.network is LaneNetwork.TUNNEL for port in marked):
-        lines += _tunnels(plan)
+        lines += (f"        {line}" for line in _tunnels(plan))
     return "\n".join([*lines, "    }", "}", ""])
 
 
 def removed() -> str:
     """Return the ruleset for ``nft -f`` that leaves nothing of ours."""
     return "\n".join([*_emptied(), ""])
+
+
+def expected(plan: LanePlan, ports: Iterable[LanePort]) -> ShownMarks:
+    """Return what ``nft -n`` shows of the ruleset of :func:`written`.
+
+    :param ports: those that may not be marked are left out
+    """
+    marked = [port for port in ports if unmarked(port) is None]
+    chains = {port.device: tuple(_marks(plan, port)) for port in marked}
+    is_tunnelled = any(port.network is LaneNetwork.TUNNEL for port in marked)
+    return ShownMarks(chains, tuple(_tunnels(plan)) if is_tunnelled else ())
 
 
 def _emptied() -> Iterator[str]:
@@ -58,14 +68,18 @@ def _emptied() -> Iterator[str]:
 
 def _chain(plan: LanePlan, port: LanePort) -> Iterator[str]:
     device = checked(port.device)
-    lane = plan.lane(port.tier)
     yield f"    chain tap_{device} {{"
     yield f'        type filter hook ingress device "{device}" priority {_PRIORITY}; policy accept;'
-    yield f"        meta priority set {_class(lane)}"
+    yield from (f"        {line}" for line in _marks(plan, port))
+    yield "    }"
+
+
+def _marks(plan: LanePlan, port: LanePort) -> Iterator[str]:
+    lane = plan.lane(port.tier)
+    yield f"meta priority set {_class(lane)}"
     if port.network is not LaneNetwork.TUNNEL and lane.dscp is not None:
         for header in _HEADERS:
-            yield f"        {header} dscp set {lane.dscp}"
-    yield "    }"
+            yield f"{header} dscp set {lane.dscp:#04x}"
 
 
 def _tunnels(plan: LanePlan) -> Iterator[str]:
@@ -74,7 +88,7 @@ def _tunnels(plan: LanePlan) -> Iterator[str]:
         if lane.dscp is not None:
             for header in _HEADERS:
                 match = f"udp dport {{ {ports} }} meta priority {_class(lane)}"
-                yield f"        {match} {header} dscp set {lane.dscp}"
+                yield f"{match} {header} dscp set {lane.dscp:#04x}"
 
 
 def _class(lane: TrafficLane) -> str:

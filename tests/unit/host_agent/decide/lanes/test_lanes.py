@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lanes of an uplink as text: whose traffic is where, and when there are none. Nothing here is written to a kernel."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from host_agent.decide.lanes import grouping, queues, ruleset, terms
 from host_agent.decide.lanes.guard import LaneGuard
 from host_agent.decide.lanes.planning import (
-    LaneNetwork,
     LanePlan,
-    LanePort,
-    LaneQueue,
     LaneSettings,
-    UplinkFacts,
     planned,
     unmarked,
 )
 from host_agent.decide.lanes.terms import LaneTerm
+from host_agent.model.lanes import LaneNetwork, LanePort, LaneQueue, UplinkFacts
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import Tier
 
+ROOT = Path(__file__).parents[5]
 FACTS = UplinkFacts("eth0", 10_000, "fq_codel")
 BOTH = (LaneQueue.HTB, LaneQueue.ETS)
 SETTINGS = LaneSettings()
@@ -142,17 +142,17 @@ table netdev numa_ext {
     chain tap_tap2 {
         type filter hook ingress device "tap2" priority -150; policy accept;
         meta priority set 4e:3
-        ip dscp set 8
-        ip6 dscp set 8
+        ip dscp set 0x08
+        ip6 dscp set 0x08
     }
 }
 table inet numa_ext {
     chain tunnels {
         type filter hook output priority -150; policy accept;
-        udp dport { 4789, 6081 } meta priority 4e:1 ip dscp set 46
-        udp dport { 4789, 6081 } meta priority 4e:1 ip6 dscp set 46
-        udp dport { 4789, 6081 } meta priority 4e:3 ip dscp set 8
-        udp dport { 4789, 6081 } meta priority 4e:3 ip6 dscp set 8
+        udp dport { 4789, 6081 } meta priority 4e:1 ip dscp set 0x2e
+        udp dport { 4789, 6081 } meta priority 4e:1 ip6 dscp set 0x2e
+        udp dport { 4789, 6081 } meta priority 4e:3 ip dscp set 0x08
+        udp dport { 4789, 6081 } meta priority 4e:3 ip6 dscp set 0x08
     }
 }
 """
@@ -208,7 +208,7 @@ def test_htb_has_classes_that_borrow_below_one_of_the_whole_link() -> None:
     assert lines[1].startswith("class replace dev eth0 parent 4e: classid 4e:ff htb rate 10000mbit")
     assert [line.partition(" burst")[0] for line in lines[2:]] == [
         "class replace dev eth0 parent 4e:ff classid 4e:1 "
-        "htb rate 3000mbit ceil 3000mbit prio 0 quantum 1514",
+        "htb rate 3000mbit ceil 10000mbit prio 0 quantum 1514",
         "class replace dev eth0 parent 4e:ff classid 4e:2 "
         "htb rate 3500mbit ceil 10000mbit prio 1 quantum 1514",
         "class replace dev eth0 parent 4e:ff classid 4e:3 "
@@ -260,5 +260,8 @@ def test_lanes_that_are_overwritten_twice_in_ten_minutes_are_given_up() -> None:
     )
 
 
-def test_every_term_of_lanes_has_its_sentence() -> None:
+def test_every_term_of_lanes_has_its_sentence_which_its_page_explains() -> None:
     assert terms.SENTENCES.keys() == set(LaneTerm)
+    page = " ".join((ROOT / "doc/source/operator/lanes.rst").read_text().split())
+    for sentence in terms.SENTENCES.values():
+        assert f'"{re.sub(r"{.*?}", "…", sentence)}"' in page

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Uplinks, ports of servers, and what a kernel shows of lanes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from placement_traits.names import Tier
+
+
+class LaneQueue(StrEnum):
+    """What lanes are made of, the better one first."""
+
+    ETS = "ets"
+    HTB = "htb"
+
+
+class LaneNetwork(StrEnum):
+    """How a port's packets leave the host, by the type of its network."""
+
+    TUNNEL = "tunnel"
+    VLAN = "vlan"
+    FLAT = "flat"
+
+
+@dataclass(frozen=True, slots=True)
+class UplinkFacts:
+    """What is known of a network device of the host.
+
+    :param device: its name
+    :param speed_mbps: None: not known
+    :param root_qdisc: its kind
+    :param root_handle: its major number, as tc shows it without the colon
+    :param is_bond: it is one
+    :param has_offload: the adapter does mqprio itself
+    :param ovs_qos: type of the QoS of its port in Open vSwitch, '' for none; None: it is no such port
+    """
+
+    device: str
+    speed_mbps: int | None
+    root_qdisc: str
+    root_handle: str = ""
+    is_bond: bool = False
+    has_offload: bool = False
+    ovs_qos: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LanePort:
+    """A port of a server.
+
+    :param device: its tap
+    :param tier: of the server; None: it has none
+    :param network: how its packets leave the host
+    :param has_policy: its port or network has a QoS policy of Neutron
+    :param is_behind_veth: it is plugged through a veth pair
+    :param bypasses: its packets do not pass the kernel
+    """
+
+    device: str
+    tier: Tier | None
+    network: LaneNetwork
+    has_policy: bool = False
+    is_behind_veth: bool = False
+    bypasses: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShownClass:
+    """A class of htb.
+
+    :param rate_mbps: what it has at least
+    :param ceil_mbps: what it has at most
+    :param priority: lower ones first; None: it has classes below it
+    """
+
+    rate_mbps: float
+    ceil_mbps: float
+    priority: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownQueue:
+    """The root qdisc of a device.
+
+    :param kind: its name
+    :param handle: its major number, without the colon; '' for none
+    :param options: of it, numbers and lists of numbers as tc shows them
+    :param classes: of htb, by the minor number in hexadecimal digits
+    """
+
+    kind: str
+    handle: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    classes: Mapping[str, ShownClass] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownMarks:
+    """Our tables in nft, each rule a line without what surrounds it.
+
+    :param chains: lines of each chain of taps, by device
+    :param tunnels: lines of the chain of tunnels
+    """
+
+    chains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    tunnels: tuple[str, ...] = ()
