@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lanes of an uplink, in network namespaces: how late a latency-critical server's packets are behind best-effort ones
+
+Two servers share an uplink of 100 Mbit/s: one sends a probe each 5 ms, the other one as much as goes. Real tc and nft,
+written by the code of numa-host-agent-lanes; queues of htb, for ets is not in every kernel. The same with one queue,
+with lanes and marks, with lanes and no marks (the control), and with a best-effort server that claims to be urgent.
+Ratios are of the 99th percentile of delays, each repeat against its own one queue.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from benchmarks import report
+from benchmarks.lane_world import FAR, TAPS, UPLINK, LaneWorld, lacking
+from host_agent.decide.lanes import queues, ruleset
+from host_agent.decide.lanes.planning import LanePlan, LaneSettings, planned
+from host_agent.model.lanes import LaneNetwork, LanePort, LaneQueue
+from nova_numa_ext.simulator.metrics import percentile
+from placement_traits.names import Tier
+
+SPEED_MBPS: Final = 100
+PORT: Final = 7000
+EXPEDITED: Final = 46 << 2
+"""TOS of a guest that claims to be urgent."""
+
+_WARM_S: Final = 1.0
+_SAMPLE_S: Final = 4.0
+_PACKETS: Final = 20_000
+_BATCHES: Final = 15
+
+ONE_QUEUE: Final = (
+    f"qdisc replace dev {UPLINK} root handle 1: htb default 1\n"
+    f"class replace dev {UPLINK} parent 1: classid 1:1 htb rate {SPEED_MBPS}mbit "
+    "burst 15140 cburst 15140\n"
+    f"qdisc replace dev {UPLINK} parent 1:1 pfifo limit 340\n"
+)
+"""What a port of a switch without classes does: one queue of 512 KB."""
+
+SENDER: Final = """
+import socket, sys, time
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sender.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, int(sys.argv[1]))
+packet = b"p" * 64
+for _ in range(int(sys.argv[3])):
+    began = time.perf_counter_ns()
+    for _ in range(int(sys.argv[2])):
+        sender.sendto(packet, ("10.97.0.9", 9))
+    print((time.perf_counter_ns() - began) / int(sys.argv[2]))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSample:
+    """What went over the uplink.
+
+    :param p99_ms: of delays of probes
+    :param mbps: of bulk traffic, by sender
+    :param probes: that came
+    """
+
+    p99_ms: float
+    mbps: tuple[float, float]
+    probes: int
+
+
+def lanes(world: LaneWorld, settings: LaneSettings) -> LanePlan:
+    """Return the lanes of the uplink, as the unit plans them."""
+    found = planned(world.uplinks.facts(UPLINK), [LaneQueue.HTB], settings)
+    if not isinstance(found, LanePlan):
+        raise SystemExit(f"no lanes: {found}")
+    return found
+
+
+def with_lanes(world: LaneWorld, settings: LaneSettings, ports: Iterable[LanePort]) -> None:
+    """Have the uplink have lanes, and nothing else."""
+    untouched(world)
+    plan = lanes(world, settings)
+    world.uplinks.write_queues(queues.written(plan))
+    world.uplinks.write_marks(ruleset.written(plan, ports))
+
+
+def with_one_queue(world: LaneWorld) -> None:
+    """Have the uplink have one queue."""
+    untouched(world)
+    world.uplinks.write_queues(ONE_QUEUE)
+
+
+def untouched(world: LaneWorld) -> None:
+    """Have the uplink as the kernel makes it."""
+    if world.uplinks.queue(UPLINK).kind != "noqueue":
+        world.uplinks.write_queues(queues.removed(UPLINK))
+    world.uplinks.write_marks(ruleset.removed())
+
+
+def sample(
+    world: LaneWorld, *, probing: bool, senders: tuple[str, ...], tos: int = 0
+) -> LaneSample:
+    """Send for some seconds.
+
+    :param senders: guests that send as much as goes
+    :param tos: that these write into their packets
+    """
+    whole = _WARM_S + _SAMPLE_S
+    sink = world.start("far", "receive", FAR, PORT, whole)
+    assert sink.stdout is not None
+    sink.stdout.readline()
+    started = [
+        world.start(guest, "bulk", FAR, PORT + 1 + which, whole, "--tos", tos)
+        for which, guest in enumerate(senders)
+    ]
+    if probing:
+        started.append(world.start("guest1", "probe", FAR, PORT, whole - 0.2))
+    found: dict[str, Any] = json.loads(sink.communicate()[0])
+    for each in started:
+        each.wait()
+    skipped = int(len(found["delays_ms"]) * _WARM_S / whole)
+    delays = found["delays_ms"][skipped:]
+    mbps = [each * 8 / 1e6 / found["seconds"] for each in found["bytes"]]
+    return LaneSample(percentile(delays, 0.99), (mbps[0], mbps[1]), len(delays))
+
+
+def ns_per_packet(world: LaneWorld, priority: int) -> float:
+    """Return what the host itself needs to send a packet by its uplink, the least of the medians of batches, ns."""
+    sent = world.run("host", "python3", "-c", SENDER, str(priority), str(_PACKETS), str(_BATCHES))
+    return statistics.median(map(float, sent.split()))
+
+
+def main() -> None:
+    """Run it."""
+    made: argparse.ArgumentParser = report.parser(__doc__)
+    made.add_argument("--repeats", type=int, default=5)
+    args = made.parse_args()
+    if why := lacking():
+        raise SystemExit(f"bench-lanes {why}")
+    settings = LaneSettings()
+    lc = LanePort(TAPS[0], Tier.LC, LaneNetwork.FLAT)
+    be = LanePort(TAPS[1], Tier.BE, LaneNetwork.FLAT)
+    other = LanePort(TAPS[0], None, LaneNetwork.FLAT)
+    ways: dict[str, list[LaneSample]] = {}
+    rows = []
+    weights = []
+    with LaneWorld(SPEED_MBPS) as world:
+        for repeat in range(args.repeats):
+            with_one_queue(world)
+            ways.setdefault("alone", []).append(sample(world, probing=True, senders=()))
+            for way, ports, tos in (
+                ("one_queue", None, 0),
+                ("lanes", (lc, be), 0),
+                ("without_marks", (), 0),
+                ("lying", (lc, be), EXPEDITED),
+            ):
+                if ports is None:
+                    with_one_queue(world)
+                else:
+                    with_lanes(world, settings, ports)
+                ways.setdefault(way, []).append(
+                    sample(world, probing=True, senders=("guest2",), tos=tos)
+                )
+            three = LaneSettings(best_effort_share=0.75)
+            with_lanes(world, three, (other, be))
+            both = sample(world, probing=False, senders=("guest1", "guest2"))
+            weights.append(both.mbps[1] / both.mbps[0])
+            for way, samples in ways.items():
+                last = samples[-1]
+                rows.append((repeat, way, last.p99_ms, last.mbps[0], last.probes))
+    with LaneWorld(10_000) as world:
+        world.run("host", "ip", "link", "set", UPLINK, "nomaster")
+        world.run("host", "ip", "addr", "add", "10.97.0.1/24", "dev", UPLINK)
+        world.run(
+            "host", "ip", "neigh", "add", "10.97.0.9", "lladdr", "02:00:00:00:00:09", "dev", UPLINK
+        )
+        bare = ns_per_packet(world, 0)
+        with_lanes(world, settings, ())
+        laned = ns_per_packet(world, 0x4E0001)
+    report.table(("repeat", "way", "p99_ms", "be_mbps", "probes"), rows)
+
+    def ratios(way: str) -> list[float]:
+        return [
+            one.p99_ms / queue.p99_ms
+            for one, queue in zip(ways[way], ways["one_queue"], strict=True)
+        ]
+
+    figures = {
+        "lc_p99_alone_ms": statistics.median(each.p99_ms for each in ways["alone"]),
+        "lc_p99_one_queue_ms": statistics.median(each.p99_ms for each in ways["one_queue"]),
+        "lc_p99_lanes_ms": statistics.median(each.p99_ms for each in ways["lanes"]),
+        "lc_p99_ratio_lanes_median": statistics.median(ratios("lanes")),
+        "lc_p99_ratio_lanes_worst": max(ratios("lanes")),
+        "lc_p99_ratio_without_marks_least": min(ratios("without_marks")),
+        "lc_p99_ratio_lying_median": statistics.median(ratios("lying")),
+        "be_share_lanes": min(each.mbps[0] for each in ways["lanes"]) / SPEED_MBPS,
+        "weight_3to1_median": statistics.median(weights),
+        "weight_3to1_worst_error": max(abs(each / 3 - 1) for each in weights),
+        "lane_ns_per_packet": laned - bare,
+        "untouched_ns_per_packet": bare,
+    }
+    source = {
+        "kernel": os.uname().release,
+        "load": os.getloadavg()[0],
+        "repeats": args.repeats,
+        "queue": "htb",
+        "tc": subprocess.run(
+            ["tc", "-V"], capture_output=True, text=True, check=True
+        ).stdout.strip(),
+    }
+    report.finish("lanes", "measured", figures, source, args.json)
+
+
+if __name__ == "__main__":
+    main()
