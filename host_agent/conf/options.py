@@ -10,6 +10,7 @@ from host_agent.conf.cables import CableOptions
 from host_agent.conf.counters import CounterOptions
 from host_agent.conf.helper import HelperOptions
 from host_agent.conf.host import HostOptions, LibvirtOptions
+from host_agent.conf.lanes import LaneOptions
 from host_agent.conf.mapping import MappingOptions
 from host_agent.conf.memory import MemoryOptions
 from host_agent.conf.network import NetworkUseOptions
@@ -41,6 +42,7 @@ class Options:
     remote_gpus: RemoteGpuOptions = field(default_factory=RemoteGpuOptions)
     cables: CableOptions = field(default_factory=CableOptions)
     network: NetworkUseOptions = field(default_factory=NetworkUseOptions)
+    lanes: LaneOptions = field(default_factory=LaneOptions)
 
     @property
     def release_after_s(self) -> float:

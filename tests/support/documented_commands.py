@@ -360,6 +360,7 @@ PARSERS: Final[dict[str, Reader]] = {
     "numa-host-agent": _agent,
     "numa-host-agent-ctl": _by_argparse("host_agent.cmd.ctl"),
     "numa-host-agent-helper": _agent,
+    "numa-host-agent-lanes": _by_argparse("host_agent.cmd.lanes"),
     "numa-host-agent-leases": _by_argparse("host_agent.cmd.leases"),
     "numa-host-agent-supervisor": _supervisor,
     "openstack": _openstack,

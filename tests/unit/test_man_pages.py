@@ -11,7 +11,7 @@ import pytest
 from docutils.core import publish_string
 from docutils.writers import manpage
 
-from host_agent.cmd import ctl, leases, supervisor
+from host_agent.cmd import ctl, lanes, leases, supervisor
 from nova_numa_ext.cli import explain_command, heal_command
 from nova_numa_ext.orchestrator import manage, service
 
@@ -20,6 +20,7 @@ PAGES = {file.stem: file for file in (ROOT / "doc/source/cli").glob("numa-*.rst"
 # The others read their options with oslo.config.
 PARSERS = {
     "numa-host-agent-ctl": ctl._parser,
+    "numa-host-agent-lanes": lanes._parser,
     "numa-host-agent-leases": leases._parser,
     "numa-host-agent-supervisor": supervisor._parser,
     "numa-ext-engine": service._parser,

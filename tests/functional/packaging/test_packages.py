@@ -35,6 +35,7 @@ STARTS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("numa-host-agent-ctl", "--config-file=agent.conf", "topology"),
         ("numa-host-agent-supervisor", "--help"),
         ("numa-host-agent-leases", "--help"),
+        ("numa-host-agent-lanes", "--help"),
     ),
     "scheduler": (
         ("python", "-c", "from nova_numa_ext.scheduler import NumaExtFilter, NumaExtWeigher"),

@@ -19,6 +19,7 @@ ETC = Path(__file__).parents[4] / "etc"
 UNITS = ETC / "systemd"
 AGENT = (UNITS / "numa-host-agent.service").read_text()
 HELPER = (UNITS / "numa-host-agent-helper.service").read_text()
+LANES = (UNITS / "numa-host-agent-lanes.service").read_text()
 LEASES = (UNITS / "numa-host-agent-leases.service").read_text()
 DOORMAN = (UNITS / "numa-host-agent-doorman.service").read_text()
 SOCKET = (UNITS / "numa-host-agent-helper.socket").read_text()
@@ -45,6 +46,7 @@ def values(unit: str, key: str) -> list[str]:
         (WITHDRAW, 20),
         (HELPER, 25),
         (LEASES, 29),
+        (LANES, 20),
         (ENGINE, 20),
         (API, 20),
         (DOORMAN, 20),
@@ -71,6 +73,19 @@ def test_what_talks_to_services_and_guests_has_no_rights(unit: str) -> None:
     assert values(unit, "NoNewPrivileges") == ["yes"]
     # Its members may have any file of the host made a disk of a domain.
     assert "libvirt" not in values(unit, "SupplementaryGroups")
+
+
+def test_the_unit_of_lanes_has_one_right_and_leaves_nothing() -> None:
+    """Else it is the agent's: a line is added to both, or its absence is explained in the unit."""
+    assert values(LANES, "CapabilityBoundingSet") == ["CAP_NET_ADMIN"]
+    assert values(LANES, "AmbientCapabilities") == ["CAP_NET_ADMIN"]
+    (start,), (stop,) = values(LANES, "ExecStart"), values(LANES, "ExecStopPost")
+    assert stop == f"{start} --reset"
+    keys = re.findall(
+        r"(?m)^((?:Protect|Private|Restrict|Lock|Memory|Remove|Device|System)\w+)=", AGENT
+    )
+    other = {key for key in keys if values(LANES, key) != values(AGENT, key)}
+    assert other == {"PrivateUsers", "RestrictAddressFamilies"}
 
 
 def test_the_sandbox_of_leases_is_the_agents_but_for_their_servers() -> None:
@@ -204,6 +219,7 @@ def test_systemd_understands_them(tmp_path: Path) -> None:
         for program in (
             "numa-host-agent-ctl",
             "numa-host-agent-helper",
+            "numa-host-agent-lanes",
             "numa-host-agent-leases",
             "numa-host-agent",
             "numa-ext-heal",

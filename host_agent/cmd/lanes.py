@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``numa-host-agent-lanes``: lanes of this host's uplinks, beside the agent and without it.
+
+It has CAP_NET_ADMIN and nothing else, and takes orders from nobody: what it writes follows from its configuration, from
+the servers that libvirt names, and from their ports in Neutron. On SIGTERM it ends; its unit then takes all off again.
+
+It ends with 78 (``EX_CONFIG``) where the configuration cannot be used.
+"""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from oslo_config import cfg
+from oslo_log import log
+
+from host_agent.conf import configuration
+from host_agent.conf.configuration import Configuration
+from host_agent.conf.lanes import LaneOptions
+from host_agent.control.lanes import LaneKeeper, LaneTurn
+from host_agent.decide.lanes.planning import LaneSettings
+from host_agent.machine.libvirt import DomainSource, LibvirtSource
+from host_agent.machine.uplink_watch import QueueWatch
+from host_agent.machine.uplinks import UplinkPrograms, Uplinks
+from host_agent.model import workload
+from host_agent.model.lanes import LanePort
+from host_agent.model.workload import Activity
+from host_agent.observe.ports import Get, NetworkPort, ports_of
+from host_agent.report.clients import make_adapter
+from host_agent.util.single_instance import single_instance
+from placement_traits.command_line import add_version
+from placement_traits.errors import (
+    LONGEST_TEXT,
+    InvalidValueError,
+    NumaExtError,
+    ServiceUnavailableError,
+    cut,
+)
+from placement_traits.names import Tier
+from placement_traits.oslo_options import ConfigurationError
+from placement_traits.service_manager import ServiceManager
+
+_LOG: Final = logging.getLogger(__name__)
+_PROGRAM: Final = "numa-host-agent-lanes"
+_SLICE_S: Final = 1.0  # how late a signal is seen
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until a signal, or for one turn; return the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        configuration.set_defaults()
+        oslo = cfg.ConfigOpts()
+        log.register_options(oslo)
+        files = [f"--config-file={file}" for file in options.config_file]
+        conf = configuration.load(files, conf=oslo)
+    except NumaExtError as error:
+        sys.stderr.write(f"{_PROGRAM}: {error}\n")
+        return os.EX_CONFIG
+    log.setup(oslo, _PROGRAM)
+    try:
+        return _run(conf, options)
+    except NumaExtError as error:
+        _LOG.error("%s", error)
+        return os.EX_CONFIG if isinstance(error, ConfigurationError) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=_PROGRAM, description="Keep lanes of this host's uplinks."
+    )
+    parser.add_argument(
+        "--config-file", action="append", default=[], metavar="FILE", help="of numa-host-agent"
+    )
+    parser.add_argument("--once", action="store_true", help="one turn, then end; all stays")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="one turn, print what would be written to tc and nft"
+    )
+    parser.add_argument("--reset", action="store_true", help="take all lanes and marks off")
+    add_version(parser)
+    return parser
+
+
+def _run(conf: Configuration, options: argparse.Namespace) -> int:
+    keeper = keeper_of(conf.lanes, conf, dry_run=options.dry_run)
+    if options.dry_run:
+        return _once(conf, keeper)
+    with single_instance(conf.paths.state / "lanes.lock", "stop it first"):
+        if options.reset or not conf.lanes.uplinks:
+            keeper.reset()
+            _LOG.info("no lanes and no marks of ours are left")
+            return 0
+        keeper.forget_others()
+        if options.once:
+            return _once(conf, keeper)
+        stop = threading.Event()
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, lambda *_arguments: stop.set())
+        _loop(conf, keeper, stop)
+    return 0
+
+
+def keeper_of(options: LaneOptions, conf: Configuration, *, dry_run: bool) -> LaneKeeper:
+    """Return what keeps the lanes of this host.
+
+    :raises ConfigurationError: a value makes no sense
+    """
+    programs = UplinkPrograms(options.tc, options.nft, options.ovs_vsctl)
+    try:
+        settings = LaneSettings(options.strict_cap, options.best_effort_share, options.force)
+    except InvalidValueError as error:
+        raise ConfigurationError(str(error)) from error
+    return LaneKeeper(
+        Uplinks(programs, conf.paths.sys, options.speeds_mbps),
+        options.uplinks,
+        options.queue,
+        settings,
+        sys.stdout.write if dry_run else None,
+    )
+
+
+def _once(conf: Configuration, keeper: LaneKeeper) -> int:
+    done = keeper.turn(Servers.of(conf).ports(time.monotonic()), time.monotonic())
+    for sentence in done.sentences():
+        sys.stderr.write(f"{sentence}\n")
+    return 1 if done.troubles else 0
+
+
+def _loop(conf: Configuration, keeper: LaneKeeper, stop: threading.Event) -> None:
+    servers = Servers.of(conf)
+    manager = ServiceManager.of(os.environ)
+    said: LaneTurn | None = None
+    with QueueWatch() as watch:
+        while not stop.is_set():
+            try:
+                done = keeper.turn(servers.ports(time.monotonic()), time.monotonic())
+            except ServiceUnavailableError as error:
+                _LOG.warning("lanes stay as they are: %s", error)
+            else:
+                said = _said(done, said)
+            manager.on_round()
+            until = time.monotonic() + conf.lanes.interval_s
+            while not stop.is_set() and (left := until - time.monotonic()) > 0:
+                if watch.changed(min(left, _SLICE_S)):
+                    break
+    manager.stopping()
+
+
+def _said(done: LaneTurn, before: LaneTurn | None) -> LaneTurn:
+    """Log what is another one than in the turn before."""
+    if before is None or done.lanes != before.lanes:
+        shown = ", ".join(f"{name} ({queue})" for name, queue in done.lanes.items())
+        _LOG.info("uplinks with lanes: %s", shown or "none")
+    known = () if before is None else before.sentences()
+    for sentence in done.sentences():
+        if sentence not in known:
+            _LOG.warning("%s", sentence)
+    return done
+
+
+class Servers:
+    """The ports of servers that run here.
+
+    :param libvirt: of this host
+    :param get: asks Neutron
+    :param host: as Neutron names it
+    :param every_s: seconds after which Neutron is asked again
+    """
+
+    def __init__(self, libvirt: DomainSource, get: Get, host: str, every_s: float) -> None:
+        self._libvirt, self._get, self._host, self._every_s = libvirt, get, host, every_s
+        self._known: Mapping[str, NetworkPort] = {}
+        self._asked_for: frozenset[str] = frozenset()
+        self._due_s = 0.0
+        self._silent = ""
+
+    @classmethod
+    def of(cls, conf: Configuration) -> "Servers":
+        """Return those of a configuration.
+
+        :raises NumaExtError: libvirt, or the credentials, cannot be used
+        """
+        libvirt = LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
+        host = conf.lanes.neutron_host or conf.host.name or libvirt.hostname()
+        return cls(libvirt, asks(make_adapter(conf, "network")), host, conf.lanes.ports_every_s)
+
+    def ports(self, now_s: float) -> tuple[LanePort, ...]:
+        """Return the ports that Neutron names; without an answer of it those of its last one.
+
+        :param now_s: monotonic clock
+        :raises ServiceUnavailableError: libvirt does not answer
+        """
+        tiers = dict(self._taps())
+        if now_s >= self._due_s or not tiers.keys() <= self._asked_for:
+            self._ask(now_s, frozenset(tiers))
+        return tuple(
+            _port(tap, tiers[tap], self._known[tap])
+            for tap in sorted(tiers.keys() & self._known.keys())
+        )
+
+    def _taps(self) -> Iterator[tuple[str, Tier | None]]:
+        for each in self._libvirt.domains():
+            if each.activity is Activity.OFF:
+                continue
+            try:
+                found = workload.parse(each.xml, each.activity)
+            except InvalidValueError as error:
+                _LOG.debug("server %s gets no mark: %s", each.uuid, error)
+                continue
+            for tap in found.domain.interfaces:
+                yield tap, found.tier
+
+    def _ask(self, now_s: float, taps: frozenset[str]) -> None:
+        try:
+            self._known = ports_of(self._get, self._host)
+        except NumaExtError as error:  # it is asked again in the next turn
+            if str(error) != self._silent:
+                _LOG.warning("ports are those of Neutron's last answer: %s", error)
+            self._silent = str(error)
+            return
+        self._silent = ""
+        self._asked_for = taps
+        self._due_s = now_s + self._every_s
+
+
+def _port(tap: str, tier: Tier | None, port: NetworkPort) -> LanePort:
+    return LanePort(tap, tier, port.network, port.has_policy, port.is_behind_veth, port.bypasses)
+
+
+def asks(adapter: Any) -> Get:
+    """Return what asks a service for a document.
+
+    :param adapter: keystoneauth's
+    """
+    from keystoneauth1 import exceptions
+
+    def get(path: str, query: Mapping[str, str]) -> Any:
+        try:
+            return adapter.get(path, params=dict(query)).json()
+        except (exceptions.ClientException, ValueError) as error:
+            why = cut(str(error), LONGEST_TEXT)
+            raise ServiceUnavailableError(f"Neutron does not answer: {why}") from error
+
+    return get
+
+
+if __name__ == "__main__":
+    sys.exit(main())

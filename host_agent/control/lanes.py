@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps lanes of uplinks and marks of taps as they are planned; what others make of them is left to others.
+
+Each turn reads what the kernel has, plans, and writes what differs. What was written is read back: lanes that are not
+there then are taken off again, and so are lanes that others have overwritten twice in ten minutes. Marks are written as
+a whole whenever servers come, go or get another tap; without lanes there are none.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from host_agent.decide.lanes import queues, ruleset, terms
+from host_agent.decide.lanes.guard import LaneGuard
+from host_agent.decide.lanes.planning import HANDLE, LanePlan, LaneSettings, planned, unmarked
+from host_agent.model.lanes import LanePort, LaneQueue, ShownMarks, ShownQueue, UplinkFacts
+from placement_traits.errors import CapabilityMissingError
+from placement_traits.reason import Reason
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class UplinkDevices(Protocol):
+    """What lanes need of the machine; see :class:`~host_agent.machine.uplinks.Uplinks`."""
+
+    def names(self) -> tuple[str, ...]:
+        """All network devices."""
+
+    def index(self, device: str) -> int | None:
+        """The kernel's number of a device."""
+
+    def facts(self, device: str) -> UplinkFacts:
+        """What is known of an uplink."""
+
+    def queue(self, device: str) -> ShownQueue:
+        """Its root qdisc."""
+
+    def marks(self) -> ShownMarks | None:
+        """Our tables in nft."""
+
+    def write_queues(self, batch: str) -> None:
+        """Carry out a batch of tc."""
+
+    def write_marks(self, text: str) -> None:
+        """Carry out a ruleset of nft."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTurn:
+    """What a turn has found.
+
+    :param lanes: uplinks that have lanes, with what these are made of
+    :param reasons: why an uplink has none, or a port no mark
+    :param marked: taps that have a mark
+    :param troubles: what a program has refused
+    """
+
+    lanes: Mapping[str, LaneQueue] = field(default_factory=dict)
+    reasons: tuple[Reason, ...] = ()
+    marked: tuple[str, ...] = ()
+    troubles: tuple[str, ...] = ()
+
+    def sentences(self) -> tuple[str, ...]:
+        """Return all that keeps lanes or marks away, for people."""
+        return (*map(terms.sentence, self.reasons), *self.troubles)
+
+
+@dataclass(slots=True)
+class _Uplink:
+    """An uplink of the configuration.
+
+    :param guard: how often others have overwritten its lanes
+    :param index: the kernel's number of the device whose lanes they are
+    :param made: the lanes that stand there by what we know
+    :param withdrawn: why there are to be none until the next start
+    """
+
+    guard: LaneGuard
+    index: int | None = None
+    made: LanePlan | None = None
+    withdrawn: Reason | None = None
+
+
+class LaneKeeper:
+    """Keeps them.
+
+    :param devices: of this host
+    :param uplinks: names of those that may have lanes
+    :param queue: what lanes are made of
+    :param settings: what operators decide
+    :param dry_run: called with each text instead of writing it; None: it is written
+    """
+
+    def __init__(
+        self,
+        devices: UplinkDevices,
+        uplinks: Iterable[str],
+        queue: LaneQueue,
+        settings: LaneSettings,
+        dry_run: Callable[[str], None] | None = None,
+    ) -> None:
+        self._devices = devices
+        self._queue = queue
+        self._settings = settings
+        self._dry_run = dry_run
+        self._uplinks = {name: _Uplink(LaneGuard(name)) for name in uplinks}
+        self._taps: dict[str, int] = {}
+
+    def turn(self, ports: Iterable[LanePort], now_s: float) -> LaneTurn:
+        """Have the kernel as planned.
+
+        :param ports: of servers that run here
+        :param now_s: monotonic clock
+        """
+        reasons: list[Reason] = []
+        troubles: list[str] = []
+        plans: dict[str, LanePlan] = {}
+        for name, uplink in self._uplinks.items():
+            try:
+                found = self._keep(name, uplink, now_s)
+            except CapabilityMissingError as error:
+                troubles.append(str(error))
+                continue
+            if isinstance(found, LanePlan):
+                plans[name] = found
+            else:
+                reasons += found
+        marked: tuple[str, ...] = ()
+        ports = tuple(ports)
+        try:
+            marked = self._mark(next(iter(plans.values()), None), ports)
+        except CapabilityMissingError as error:
+            troubles.append(str(error))
+        if plans:
+            reasons += [found for port in ports if (found := unmarked(port))]
+        lanes = {name: plan.queue for name, plan in plans.items()}
+        return LaneTurn(lanes, tuple(reasons), marked, tuple(troubles))
+
+    def reset(self) -> None:
+        """Take off all lanes and marks of ours, also those of an earlier start; what others have made stays.
+
+        :raises CapabilityMissingError: a program refuses; the rest has been taken off
+        """
+        failed = self._take_off(self._devices.names())
+        try:
+            if self._devices.marks() is not None:
+                self._write_marks(ruleset.removed())
+        except CapabilityMissingError as error:
+            failed.append(str(error))
+        if failed:
+            raise CapabilityMissingError("; ".join(failed))
+
+    def forget_others(self) -> None:
+        """Take lanes of ours off devices that are no uplinks any more.
+
+        :raises CapabilityMissingError: tc refuses; the rest has been taken off
+        """
+        failed = self._take_off(name for name in self._devices.names() if name not in self._uplinks)
+        if failed:
+            raise CapabilityMissingError("; ".join(failed))
+
+    def _take_off(self, names: Iterable[str]) -> list[str]:
+        """Take lanes of ours off devices; return what was refused."""
+        failed = []
+        for name in names:
+            try:
+                if self._is_ours(name):
+                    self._write_queues(queues.removed(name))
+            except CapabilityMissingError as error:
+                failed.append(str(error))
+        return failed
+
+    def _keep(self, name: str, uplink: _Uplink, now_s: float) -> LanePlan | tuple[Reason, ...]:
+        if uplink.withdrawn:
+            return (uplink.withdrawn,)
+        index = self._devices.index(name)
+        if index != uplink.index:  # another device of that name: nobody has overwritten anything
+            uplink.index, uplink.made = index, None
+        facts = self._devices.facts(name)
+        shown = self._devices.queue(name)
+        if uplink.made is not None and not queues.shows(uplink.made, shown):
+            _LOG.warning("lanes of %s were overwritten: its root qdisc is %s", name, shown.kind)
+            uplink.made = None
+            uplink.withdrawn = uplink.guard.overwritten(now_s)
+        wanted = planned(facts, [self._queue], self._settings)
+        ours = shown.handle == HANDLE
+        if uplink.withdrawn or not isinstance(wanted, LanePlan):
+            if ours:
+                self._write_queues(queues.removed(name))
+            uplink.made = None
+            if uplink.withdrawn:
+                _LOG.error("%s", terms.sentence(uplink.withdrawn))
+                return (uplink.withdrawn,)
+            return wanted if isinstance(wanted, tuple) else ()
+        if not queues.shows(wanted, shown):
+            self._make(name, wanted, replaces=ours)
+        uplink.made = wanted
+        return wanted
+
+    def _make(self, name: str, plan: LanePlan, *, replaces: bool) -> None:
+        try:
+            self._write_queues(queues.written(plan, replaces=replaces))
+            if self._dry_run is None and not queues.shows(plan, self._devices.queue(name)):
+                raise CapabilityMissingError(
+                    f"lanes of {name} are not there as they were written: they are taken off"
+                )
+        except CapabilityMissingError:
+            if self._is_ours(name):
+                self._write_queues(queues.removed(name))
+            raise
+
+    def _is_ours(self, name: str) -> bool:
+        shown = self._devices.queue(name)
+        return shown.handle == HANDLE and shown.kind in set(LaneQueue)
+
+    def _mark(self, plan: LanePlan | None, ports: tuple[LanePort, ...]) -> tuple[str, ...]:
+        shown = self._devices.marks()
+        if plan is None:
+            if shown is not None:
+                self._write_marks(ruleset.removed())
+            self._taps = {}
+            return ()
+        there = {port.device: self._devices.index(port.device) for port in ports}
+        may = [port for port in ports if there[port.device] is not None and not unmarked(port)]
+        taps = {port.device: index for port in may if (index := there[port.device]) is not None}
+        expected = ruleset.expected(plan, may)
+        if shown != expected or taps != self._taps:
+            self._write_marks(ruleset.written(plan, may))
+            if self._dry_run is None and self._devices.marks() != expected:
+                self._write_marks(ruleset.removed())
+                self._taps = {}
+                raise CapabilityMissingError("marks are not there as they were written")
+            self._taps = taps
+        return tuple(sorted(taps))
+
+    def _write_queues(self, batch: str) -> None:
+        if self._dry_run:
+            self._dry_run(batch)
+        else:
+            self._devices.write_queues(batch)
+
+    def _write_marks(self, text: str) -> None:
+        if self._dry_run:
+            self._dry_run(text)
+        else:
+            self._devices.write_marks(text)

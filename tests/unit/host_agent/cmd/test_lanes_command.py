@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``numa-host-agent-lanes``: ports of servers by libvirt and Neutron together, and configurations that it refuses."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from emulation.servers import BE_SPECS, LC_SPECS, Server
+from host_agent.cmd import lanes
+from host_agent.cmd.lanes import Servers
+from host_agent.machine.libvirt import ListedDomain
+from host_agent.model.lanes import LaneNetwork, LanePort
+from host_agent.model.workload import Activity
+from placement_traits.errors import ServiceUnavailableError
+from placement_traits.names import Tier
+
+NETWORKS = [{"id": "n", "provider:network_type": "vlan"}]
+
+
+def tap_of(number: int) -> str:
+    return f"tap{number:011}"
+
+
+def listed(server: Server, number: int, activity: Activity = Activity.RUNNING) -> ListedDomain:
+    interface = f"<interface type='bridge'><target dev='{tap_of(number)}'/></interface></devices>"
+    return ListedDomain(server.uuid, server.xml.replace("</devices>", interface), activity)
+
+
+class Neutron:
+    """Has ports 1 and 2."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.silent = False
+
+    def get(self, path: str, _query: Mapping[str, str]) -> Any:
+        if self.silent:
+            raise ServiceUnavailableError("it is silent")
+        if path.endswith("networks"):
+            return {"networks": NETWORKS}
+        self.asked += 1
+        ports = [
+            {"id": f"{number:011}-x", "network_id": "n", "binding:vif_type": "ovs"}
+            for number in (1, 2)
+        ]
+        return {"ports": ports}
+
+
+def servers(neutron: Neutron, domains: list[ListedDomain]) -> Servers:
+    libvirt: Any = SimpleNamespace(domains=lambda: tuple(domains))
+    return Servers(libvirt, neutron.get, "h1", 60.0)
+
+
+def test_a_port_has_the_tier_of_its_server_and_the_network_of_neutron() -> None:
+    domains = [
+        listed(Server("a", LC_SPECS), 1),
+        listed(Server("b", BE_SPECS), 2, Activity.PAUSED),
+        listed(Server("c", BE_SPECS), 3),
+        ListedDomain("d", "<domain", Activity.RUNNING),
+    ]
+    assert servers(Neutron(), domains).ports(0.0) == (
+        LanePort(tap_of(1), Tier.LC, LaneNetwork.VLAN),
+        LanePort(tap_of(2), Tier.BE, LaneNetwork.VLAN),
+    ), "Neutron knows no third one"
+
+
+def test_neutron_is_asked_once_a_minute_and_for_each_new_tap() -> None:
+    neutron, domains = Neutron(), [listed(Server("a", LC_SPECS), 1)]
+    found = servers(neutron, domains)
+    for now_s in (0.0, 5.0, 59.0):
+        found.ports(now_s)
+    assert neutron.asked == 1
+    domains.append(listed(Server("b", BE_SPECS), 2))
+    assert len(found.ports(59.5)) == 2
+    assert neutron.asked == 2
+    found.ports(119.6)
+    assert neutron.asked == 3
+
+
+def test_ports_are_those_of_the_last_answer_while_neutron_is_silent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    neutron, domains = Neutron(), [listed(Server("a", LC_SPECS), 1)]
+    found = servers(neutron, domains)
+    before = found.ports(0.0)
+    neutron.silent = True
+    assert found.ports(100.0) == found.ports(200.0) == before
+    assert caplog.text.count("it is silent") == 1
+    domains.append(listed(Server("b", BE_SPECS), 2))
+    neutron.silent = False
+    assert len(found.ports(201.0)) == 2, "one without a mark has it asked at once"
+
+
+def test_a_server_that_came_while_neutron_was_silent_is_asked_for_when_it_answers() -> None:
+    neutron, domains = Neutron(), [listed(Server("a", LC_SPECS), 1)]
+    found = servers(neutron, domains)
+    neutron.silent = True
+    assert found.ports(0.0) == ()
+    neutron.silent = False
+    assert len(found.ports(5.0)) == 1
+
+
+def test_without_uplinks_it_takes_off_what_is_left_and_ends(tmp_path: Path) -> None:
+    file = tmp_path / "agent.conf"
+    (tmp_path / "sys").mkdir()
+    tool = tmp_path / "nft"
+    tool.write_text("#!/bin/sh\necho 'No such file or directory' >&2; exit 1\n")
+    tool.chmod(0o755)
+    file.write_text(
+        f"[agent]\nstate_dir = {tmp_path}\n[host]\nsys = {tmp_path}/sys\n"
+        f"[lanes]\nnft = {tool}\ntc = {tmp_path}/none\n"
+    )
+    assert lanes.main([f"--config-file={file}"]) == 0
+
+
+@pytest.mark.parametrize("line", ["strict_cap = 1.5", "queue = cake", "speeds_mbps = eth0:fast"])
+def test_a_configuration_that_cannot_be_used_ends_it_with_78(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    file = tmp_path / "agent.conf"
+    file.write_text(f"[agent]\nstate_dir = {tmp_path}\n[lanes]\nuplinks = eth0\n{line}\n")
+    assert lanes.main([f"--config-file={file}"]) == 78
+    assert line.split(maxsplit=1)[0] in capsys.readouterr().err

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of lanes where programs fail, devices change under their names, and kernels do not do as they are told.
+
+What a real kernel makes of them: ``tests/functional/host_agent/test_lanes_in_kernel.py``.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from host_agent.control.lanes import LaneKeeper
+from host_agent.decide.lanes import queues, ruleset
+from host_agent.decide.lanes.planning import LanePlan, LaneSettings, planned
+from host_agent.decide.lanes.terms import LaneTerm
+from host_agent.model.lanes import (
+    LaneNetwork,
+    LanePort,
+    LaneQueue,
+    ShownClass,
+    ShownMarks,
+    ShownQueue,
+    UplinkFacts,
+)
+from placement_traits.errors import CapabilityMissingError
+from placement_traits.names import Tier
+
+BARE = ShownQueue("fq_codel", "0")
+PORT = LanePort("tap1", Tier.LC, LaneNetwork.FLAT)
+
+
+def plan(speed_mbps: int = 1000) -> LanePlan:
+    found = planned(UplinkFacts("eth0", speed_mbps, "fq_codel"), [LaneQueue.HTB], LaneSettings())
+    assert isinstance(found, LanePlan)
+    return found
+
+
+def shown(of: LanePlan) -> ShownQueue:
+    """What a kernel shows of lanes."""
+    classes = {"ff": ShownClass(of.speed_mbps, of.speed_mbps, None)}
+    for lane in of.lanes:
+        first = 0 if lane.is_strict else 1
+        classes[f"{lane.number}"] = ShownClass(
+            round(of.speed_mbps * lane.share), of.speed_mbps, first
+        )
+    return ShownQueue("htb", "4e", {"default": "0x2"}, classes)
+
+
+class Devices:
+    """eth0 and tap1 of a kernel that does as it is told, unless a test says otherwise."""
+
+    def __init__(self) -> None:
+        self.indexes = {"eth0": 2, "tap1": 7}
+        self.speed_mbps = 1000
+        self.root = BARE
+        self.table: ShownMarks | None = None
+        self.deaf = ""
+        self.refuses = ""
+        self.written: list[str] = []
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.indexes)
+
+    def index(self, device: str) -> int | None:
+        return self.indexes.get(device)
+
+    def facts(self, device: str) -> UplinkFacts:
+        if device not in self.indexes:
+            raise CapabilityMissingError(f"there is no network device {device}")
+        return UplinkFacts(device, self.speed_mbps, self.root.kind, self.root.handle)
+
+    def queue(self, device: str) -> ShownQueue:
+        return self.root if device == "eth0" else BARE
+
+    def marks(self) -> ShownMarks | None:
+        return self.table
+
+    def write_queues(self, batch: str) -> None:
+        self._write("tc", batch)
+        if self.deaf != "tc":
+            self.root = BARE if batch == queues.removed("eth0") else shown(plan(self.speed_mbps))
+
+    def write_marks(self, text: str) -> None:
+        self._write("nft", text)
+        if text == ruleset.removed():
+            self.table = None
+        elif self.deaf != "nft":
+            ports = [PORT] if "tap_tap1" in text else []
+            self.table = ruleset.expected(plan(self.speed_mbps), ports)
+
+    def _write(self, program: str, text: str) -> None:
+        if self.refuses == program:
+            raise CapabilityMissingError(f"{program}: Operation not permitted")
+        self.written.append(text)
+
+
+@pytest.fixture
+def devices() -> Devices:
+    return Devices()
+
+
+def keeper(devices: Devices) -> LaneKeeper:
+    return LaneKeeper(devices, ["eth0"], LaneQueue.HTB, LaneSettings())
+
+
+def test_a_turn_without_a_difference_writes_nothing(devices: Devices) -> None:
+    kept = keeper(devices)
+    assert kept.turn([PORT], 0.0).marked == ("tap1",)
+    assert len(devices.written) == 2
+    kept.turn([PORT], 5.0)
+    assert len(devices.written) == 2
+
+
+def test_another_tap_of_that_name_is_marked_anew(devices: Devices) -> None:
+    """A hard reboot: older kernels take a chain off with its device, and show it all the same."""
+    kept = keeper(devices)
+    kept.turn([PORT], 0.0)
+    devices.indexes["tap1"] = 8
+    kept.turn([PORT], 5.0)
+    assert devices.written[-1] == ruleset.written(plan(), [PORT])
+    assert len(devices.written) == 3
+
+
+def test_a_tap_that_is_not_there_keeps_no_other_from_its_mark(devices: Devices) -> None:
+    """nft refuses a whole ruleset for one device that is gone."""
+    gone = replace(PORT, device="tap9")
+    assert keeper(devices).turn([PORT, gone], 0.0).marked == ("tap1",)
+
+
+def test_another_uplink_of_that_name_is_nobodys_fault(devices: Devices) -> None:
+    kept = keeper(devices)
+    for number in range(5):
+        devices.indexes["eth0"], devices.root = 10 + number, BARE
+        turn = kept.turn([PORT], float(number))
+        assert (turn.lanes, turn.reasons) == ({"eth0": LaneQueue.HTB}, ())
+
+
+def test_another_speed_makes_other_lanes(devices: Devices) -> None:
+    kept = keeper(devices)
+    kept.turn([PORT], 0.0)
+    devices.speed_mbps = 100
+    kept.turn([PORT], 5.0)
+    assert devices.written[-1] == queues.written(plan(100), replaces=True)
+
+
+def test_a_speed_that_is_too_high_takes_lanes_and_marks_off(devices: Devices) -> None:
+    kept = keeper(devices)
+    kept.turn([PORT], 0.0)
+    devices.speed_mbps = 25_000
+    turn = kept.turn([PORT], 5.0)
+    assert [each.term for each in turn.reasons] == [LaneTerm.TOO_FAST]
+    assert (devices.root, devices.table) == (BARE, None)
+
+
+def test_a_port_of_neutrons_is_named_only_where_there_are_lanes(devices: Devices) -> None:
+    governed = replace(PORT, has_policy=True)
+    turn = keeper(devices).turn([governed], 0.0)
+    assert [each.term for each in turn.reasons] == [LaneTerm.QOS_POLICY]
+    devices.root = ShownQueue("cake", "8001")
+    turn = keeper(devices).turn([governed], 0.0)
+    assert [each.term for each in turn.reasons] == [LaneTerm.ROOT_QDISC]
+
+
+def test_what_is_not_there_as_written_is_taken_off(devices: Devices) -> None:
+    devices.deaf = "nft"
+    turn = keeper(devices).turn([PORT], 0.0)
+    assert turn.troubles == ("marks are not there as they were written",)
+    assert (turn.marked, devices.table) == ((), None)
+    devices.deaf = "tc"
+    devices.root = replace(shown(plan()), options={"default": "0x3"})  # of another release of ours
+    turn = keeper(devices).turn([PORT], 0.0)
+    assert turn.troubles[0].startswith("lanes of eth0 are not there as they were written")
+    assert turn.lanes == {}
+    assert devices.written[-1] in (queues.removed("eth0"), ruleset.removed())
+
+
+@pytest.mark.parametrize("program", ["tc", "nft"])
+def test_what_is_refused_is_said_and_tried_again(devices: Devices, program: str) -> None:
+    kept = keeper(devices)
+    devices.refuses = program
+    assert kept.turn([PORT], 0.0).troubles == (f"{program}: Operation not permitted",)
+    devices.refuses = ""
+    assert kept.turn([PORT], 5.0).sentences() == ()
+    assert devices.table is not None
+
+
+def test_a_reset_goes_on_behind_what_is_refused(devices: Devices) -> None:
+    kept = keeper(devices)
+    kept.turn([PORT], 0.0)
+    devices.refuses = "tc"
+    with pytest.raises(CapabilityMissingError, match="tc: Operation not permitted"):
+        kept.reset()
+    assert devices.table is None
+    devices.refuses = "nft"
+    kept.reset()
+    assert devices.root == BARE
