@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``numa-host-agent-lanes``: lanes of this host's uplinks, beside the agent and without it.
 
-It has CAP_NET_ADMIN and nothing else, and takes orders from nobody: what it writes follows from its configuration, from
-the servers that libvirt names, and from their ports in Neutron. On SIGTERM it ends; its unit then takes all off again.
+It has CAP_NET_ADMIN and nothing else, and no other process gives it orders: what it writes follows from its
+configuration, from the servers that libvirt names, and from their ports in Neutron. On SIGTERM it ends; its unit then
+takes all off again.
 
 It ends with 78 (``EX_CONFIG``) where the configuration cannot be used.
 """
@@ -15,6 +16,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from oslo_config import cfg
@@ -24,17 +27,18 @@ from host_agent.conf import configuration
 from host_agent.conf.configuration import Configuration
 from host_agent.conf.lanes import LaneOptions
 from host_agent.control.lanes import LaneKeeper, LaneTurn
-from host_agent.decide.lanes.planning import LaneSettings
+from host_agent.decide.lanes import switches
+from host_agent.decide.lanes.planning import LanePlan, LaneSettings, checked, planned
 from host_agent.machine.libvirt import DomainSource, LibvirtSource
 from host_agent.machine.uplink_watch import QueueWatch
 from host_agent.machine.uplinks import UplinkPrograms, Uplinks
 from host_agent.model import workload
-from host_agent.model.lanes import LanePort
+from host_agent.model.lanes import LanePort, LaneQueue, UplinkFacts
 from host_agent.model.workload import Activity
 from host_agent.observe.ports import Get, NetworkPort, ports_of
 from host_agent.report.clients import make_adapter
 from host_agent.util.single_instance import single_instance
-from placement_traits.command_line import add_version
+from placement_traits.command_line import add_version, whole_from
 from placement_traits.errors import (
     LONGEST_TEXT,
     InvalidValueError,
@@ -83,11 +87,62 @@ def _parser() -> argparse.ArgumentParser:
         "--dry-run", action="store_true", help="one turn, print what would be written to tc and nft"
     )
     parser.add_argument("--reset", action="store_true", help="take all lanes and marks off")
+    parser.add_argument(
+        "--switch",
+        choices=["opensm", "sonic"],
+        help="print the same lanes for switches, and do nothing else",
+    )
+    parser.add_argument(
+        "--ports",
+        default="Ethernet0",
+        metavar="PORT[,...]",
+        help="of the switch of SONiC (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--speed-mbps",
+        type=whole_from(1, 10_000_000),
+        default=10_000,
+        metavar="N",
+        help="of these ports (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--check",
+        type=Path,
+        metavar="FILE",
+        help="with --switch: print what this file has otherwise",
+    )
     add_version(parser)
     return parser
 
 
+def _for_switch(options: argparse.Namespace, settings: LaneSettings) -> int:
+    """Print the lanes for a switch, or what a file has otherwise; return 1 where it has.
+
+    :raises InvalidValueError: the ports, or the file, make no sense
+    """
+    facts = UplinkFacts("switch", options.speed_mbps, "noqueue")
+    plan = planned(facts, LaneQueue, replace(settings, is_forced=True))
+    assert isinstance(plan, LanePlan)  # with a known speed, forced, and no queues of others
+    made = (
+        switches.opensm(plan)
+        if options.switch == "opensm"
+        else switches.sonic(plan, options.ports.split(","))
+    )
+    if options.check is None:
+        sys.stdout.write(made)
+        return 0
+    try:
+        given = options.check.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValueError("--check", str(options.check), f"a file ({error})") from error
+    found = switches.differences(made, given)
+    sys.stdout.writelines(f"{each}\n" for each in found)
+    return 1 if found else 0
+
+
 def _run(conf: Configuration, options: argparse.Namespace) -> int:
+    if options.switch:
+        return _for_switch(options, settings_of(conf.lanes))
     keeper = keeper_of(conf.lanes, conf, dry_run=options.dry_run)
     if options.dry_run:
         return _once(conf, keeper)
@@ -109,20 +164,26 @@ def _run(conf: Configuration, options: argparse.Namespace) -> int:
 def keeper_of(options: LaneOptions, conf: Configuration, *, dry_run: bool) -> LaneKeeper:
     """Return what keeps the lanes of this host.
 
-    :raises ConfigurationError: a value makes no sense
+    :raises ConfigurationError: an uplink has no name of a device
     """
-    programs = UplinkPrograms(options.tc, options.nft, options.ovs_vsctl)
     try:
-        settings = LaneSettings(options.strict_cap, options.best_effort_share, options.force)
+        for name in options.uplinks:
+            checked(name)
     except InvalidValueError as error:
-        raise ConfigurationError(str(error)) from error
+        raise ConfigurationError(f"[lanes]uplinks: {error}") from error
+    programs = UplinkPrograms(options.tc, options.nft, options.ovs_vsctl)
     return LaneKeeper(
         Uplinks(programs, conf.paths.sys, options.speeds_mbps),
         options.uplinks,
         options.queue,
-        settings,
+        settings_of(options),
         sys.stdout.write if dry_run else None,
     )
+
+
+def settings_of(options: LaneOptions) -> LaneSettings:
+    """Return what operators decide; options have the bounds of it."""
+    return LaneSettings(options.strict_cap, options.best_effort_share, options.force)
 
 
 def _once(conf: Configuration, keeper: LaneKeeper) -> int:
@@ -135,7 +196,7 @@ def _once(conf: Configuration, keeper: LaneKeeper) -> int:
 def _loop(conf: Configuration, keeper: LaneKeeper, stop: threading.Event) -> None:
     servers = Servers.of(conf)
     manager = ServiceManager.of(os.environ)
-    said: LaneTurn | None = None
+    logged: LaneTurn | None = None
     with QueueWatch() as watch:
         while not stop.is_set():
             try:
@@ -143,16 +204,16 @@ def _loop(conf: Configuration, keeper: LaneKeeper, stop: threading.Event) -> Non
             except ServiceUnavailableError as error:
                 _LOG.warning("lanes stay as they are: %s", error)
             else:
-                said = _said(done, said)
+                logged = _log_new(done, logged)
             manager.on_round()
             until = time.monotonic() + conf.lanes.interval_s
             while not stop.is_set() and (left := until - time.monotonic()) > 0:
-                if watch.changed(min(left, _SLICE_S)):
+                if watch.changed(min(left, _SLICE_S)) & keeper.indexes:
                     break
     manager.stopping()
 
 
-def _said(done: LaneTurn, before: LaneTurn | None) -> LaneTurn:
+def _log_new(done: LaneTurn, before: LaneTurn | None) -> LaneTurn:
     """Log what is another one than in the turn before."""
     if before is None or done.lanes != before.lanes:
         shown = ", ".join(f"{name} ({queue})" for name, queue in done.lanes.items())

@@ -46,7 +46,7 @@ class LaneOptions(Section):
     strict_cap: float = option(
         0.3,
         "Share of the link up to which latency-critical servers go first. They get no more while others send, so that "
-        "one that runs away starves nobody.",
+        "one that runs away starves no other.",
         minimum=0.01,
         maximum=0.99,
         change="latency-critical servers send more than that together",
@@ -55,7 +55,7 @@ class LaneOptions(Section):
     best_effort_share: float = option(
         0.5,
         "Share of what latency-critical servers leave that best-effort ones have at least; the rest is for the host "
-        "itself and for servers without a tier. What nobody sends anybody may use.",
+        "itself and for servers without a tier. What one leaves the others may use.",
         minimum=0.01,
         maximum=0.99,
         change="storage or migrations of the host are more, or less, important than best-effort servers",

@@ -98,7 +98,7 @@ class LaneKeeper:
         uplinks: Iterable[str],
         queue: LaneQueue,
         settings: LaneSettings,
-        dry_run: Callable[[str], None] | None = None,
+        dry_run: Callable[[str], object] | None = None,
     ) -> None:
         self._devices = devices
         self._queue = queue
@@ -106,6 +106,12 @@ class LaneKeeper:
         self._dry_run = dry_run
         self._uplinks = {name: _Uplink(LaneGuard(name)) for name in uplinks}
         self._taps: dict[str, int] = {}
+
+    @property
+    def indexes(self) -> frozenset[int]:
+        """Numbers of the uplinks that were there in the last turn."""
+        found = (uplink.index for uplink in self._uplinks.values())
+        return frozenset(index for index in found if index is not None)
 
     def turn(self, ports: Iterable[LanePort], now_s: float) -> LaneTurn:
         """Have the kernel as planned.
@@ -133,7 +139,7 @@ class LaneKeeper:
         except CapabilityMissingError as error:
             troubles.append(str(error))
         if plans:
-            reasons += [found for port in ports if (found := unmarked(port))]
+            reasons += [reason for port in ports if (reason := unmarked(port))]
         lanes = {name: plan.queue for name, plan in plans.items()}
         return LaneTurn(lanes, tuple(reasons), marked, tuple(troubles))
 
@@ -175,7 +181,7 @@ class LaneKeeper:
         if uplink.withdrawn:
             return (uplink.withdrawn,)
         index = self._devices.index(name)
-        if index != uplink.index:  # another device of that name: nobody has overwritten anything
+        if index != uplink.index:  # another device of that name: nothing was overwritten
             uplink.index, uplink.made = index, None
         facts = self._devices.facts(name)
         shown = self._devices.queue(name)
@@ -183,20 +189,20 @@ class LaneKeeper:
             _LOG.warning("lanes of %s were overwritten: its root qdisc is %s", name, shown.kind)
             uplink.made = None
             uplink.withdrawn = uplink.guard.overwritten(now_s)
-        wanted = planned(facts, [self._queue], self._settings)
+        desired = planned(facts, [self._queue], self._settings)
         ours = shown.handle == HANDLE
-        if uplink.withdrawn or not isinstance(wanted, LanePlan):
+        if uplink.withdrawn or not isinstance(desired, LanePlan):
             if ours:
                 self._write_queues(queues.removed(name))
             uplink.made = None
             if uplink.withdrawn:
                 _LOG.error("%s", terms.sentence(uplink.withdrawn))
                 return (uplink.withdrawn,)
-            return wanted if isinstance(wanted, tuple) else ()
-        if not queues.shows(wanted, shown):
-            self._make(name, wanted, replaces=ours)
-        uplink.made = wanted
-        return wanted
+            return desired if isinstance(desired, tuple) else ()
+        if not queues.shows(desired, shown):
+            self._make(name, desired, replaces=ours)
+        uplink.made = desired
+        return desired
 
     def _make(self, name: str, plan: LanePlan, *, replaces: bool) -> None:
         try:

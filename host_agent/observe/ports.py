@@ -54,8 +54,8 @@ def ports_of(get: Get, host: str) -> dict[str, NetworkPort]:
     """
     try:
         listed = list(_pages(get, "ports", {"binding:host_id": host}))
-        wanted = {str(port["network_id"]) for port in listed}
-        networks = {str(each["id"]): each for each in _pages(get, "networks", {})} if wanted else {}
+        used = {str(port["network_id"]) for port in listed}
+        networks = {str(each["id"]): each for each in _pages(get, "networks", {})} if used else {}
         found = {}
         for port in listed:
             network = networks.get(str(port["network_id"]), {})

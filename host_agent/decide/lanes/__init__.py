@@ -9,6 +9,8 @@
     the marks: nft rules for taps and tunnels
 :mod:`.queues`
     the lanes: a batch for tc
+:mod:`.switches`
+    the same lanes as files for switches
 :mod:`.guard`
     when lanes that others overwrite are given up
 :mod:`.terms`

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``numa-host-agent-lanes``: ports of servers by libvirt and Neutron together, and configurations that it refuses."""
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.cmd import lanes
 from host_agent.cmd.lanes import Servers
+from host_agent.control.lanes import LaneTurn
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.lanes import LaneNetwork, LanePort
 from host_agent.model.workload import Activity
@@ -103,6 +105,33 @@ def test_a_server_that_came_while_neutron_was_silent_is_asked_for_when_it_answer
     assert len(found.ports(5.0)) == 1
 
 
+def test_turns_go_on_where_libvirt_is_silent_and_say_what_is_new_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stop = threading.Event()
+    turns: list[int] = []
+
+    def ports(_now_s: float) -> tuple[LanePort, ...]:
+        turns.append(len(turns))
+        if len(turns) == 2:
+            raise ServiceUnavailableError("libvirt is silent")
+        if len(turns) == 4:
+            stop.set()
+        return ()
+
+    keeper: Any = SimpleNamespace(
+        indexes=frozenset(), turn=lambda _ports, _now_s: LaneTurn(troubles=("tc is refused",))
+    )
+    monkeypatch.setattr(Servers, "of", lambda _conf: SimpleNamespace(ports=ports))
+    conf: Any = SimpleNamespace(lanes=SimpleNamespace(interval_s=0.01))
+    with caplog.at_level("INFO"):
+        lanes._loop(conf, keeper, stop)
+    assert len(turns) == 4
+    assert caplog.text.count("uplinks with lanes: none") == 1
+    assert caplog.text.count("tc is refused") == 1
+    assert caplog.text.count("lanes stay as they are: libvirt is silent") == 1
+
+
 def test_without_uplinks_it_takes_off_what_is_left_and_ends(tmp_path: Path) -> None:
     file = tmp_path / "agent.conf"
     (tmp_path / "sys").mkdir()
@@ -116,11 +145,36 @@ def test_without_uplinks_it_takes_off_what_is_left_and_ends(tmp_path: Path) -> N
     assert lanes.main([f"--config-file={file}"]) == 0
 
 
-@pytest.mark.parametrize("line", ["strict_cap = 1.5", "queue = cake", "speeds_mbps = eth0:fast"])
+@pytest.mark.parametrize(
+    "line", ["uplinks = a;b", "strict_cap = 1.5", "queue = cake", "speeds_mbps = eth0:fast"]
+)
 def test_a_configuration_that_cannot_be_used_ends_it_with_78(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    line: str,
 ) -> None:
     file = tmp_path / "agent.conf"
     file.write_text(f"[agent]\nstate_dir = {tmp_path}\n[lanes]\nuplinks = eth0\n{line}\n")
     assert lanes.main([f"--config-file={file}"]) == 78
-    assert line.split(maxsplit=1)[0] in capsys.readouterr().err
+    assert line.split(maxsplit=1)[0] in capsys.readouterr().err + caplog.text
+
+
+def test_the_same_lanes_are_printed_for_switches_and_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "agent.conf"
+    file.write_text("[lanes]\nbest_effort_share = 0.75\n")
+    words = [f"--config-file={file}", "--switch", "sonic", "--speed-mbps", "100000"]
+    assert lanes.main(words) == 0
+    made = capsys.readouterr().out
+    assert '"pir": "3750000000"' in made
+    own = tmp_path / "config_db.json"
+    own.write_text(made)
+    assert lanes.main([*words, "--check", str(own)]) == 0
+    own.write_text(made.replace('"75"', '"50"'))
+    assert lanes.main([*words, "--check", str(own)]) == 1
+    assert capsys.readouterr().out == "SCHEDULER/numa_ext_3/weight: 50, not 75\n"
+    assert lanes.main([*words, "--check", str(tmp_path / "none")]) == 1
+    assert lanes.main([f"--config-file={file}", "--switch", "opensm"]) == 0
+    assert "qos_vlarb_low 0:85,2:255\n" in capsys.readouterr().out

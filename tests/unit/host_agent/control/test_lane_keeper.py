@@ -106,6 +106,7 @@ def test_a_turn_without_a_difference_writes_nothing(devices: Devices) -> None:
     kept = keeper(devices)
     assert kept.turn([PORT], 0.0).marked == ("tap1",)
     assert len(devices.written) == 2
+    assert kept.indexes == {2}, "whose queues are watched"
     kept.turn([PORT], 5.0)
     assert len(devices.written) == 2
 
