@@ -15,7 +15,7 @@ from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from placement_traits.claim_store import ClaimStore
 from placement_traits.client import PlacementClient
 
-HOSTS, FREE, WAITING, RUNNING = 40, 8, 30, 20
+HOSTS, FREE, WAITING, RUNNING = 20, 4, 15, 10
 
 
 def test_jobs_that_are_planned_claim_and_so_does_placement_alone(placement, tmp_path):

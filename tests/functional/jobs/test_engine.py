@@ -1028,7 +1028,7 @@ class Life:
 
 @pytest.mark.parametrize("pauses", [False, True], ids=["dies", "pauses"])
 @pytest.mark.parametrize(
-    "share", [0.01, pytest.param(1.0, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
+    "share", [0.005, pytest.param(1.0, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
 )
 def test_whenever_an_engine_stops_nothing_is_lost_doubled_or_left(
     tmp_path, placement, share, pauses

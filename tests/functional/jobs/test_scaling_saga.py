@@ -621,7 +621,7 @@ class ElasticLife:
 
 @pytest.mark.parametrize("pauses", [False, True], ids=["dies", "pauses"])
 @pytest.mark.parametrize(
-    "share", [0.01, pytest.param(1.0, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
+    "share", [0.005, pytest.param(1.0, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
 )
 def test_whenever_an_engine_stops_no_server_is_lost_doubled_or_left(tmp_path, share, pauses):
     """kill -9, or a pause, at requests, calls of a hook and transactions: at a seeded share of them, or at each."""

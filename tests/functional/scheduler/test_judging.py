@@ -254,7 +254,7 @@ def test_no_host_is_no_fault(nova_configuration, flavor):
 
 
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(questions())
 def test_a_host_passes_with_its_best_candidate_first_or_says_why_not(nova_configuration, question):

@@ -16,8 +16,17 @@ def _named(case: Case) -> str:
     return f"{case.title}, {case.source}, {case.count}, {case.published:g}, {case.phase:g}"
 
 
+# That source is by default in the tests of a host that says no.
+LONG = {Source.PROMETHEUS_15: [pytest.mark.long]}
+
+
 @pytest.mark.parametrize(
-    "case", [case for source in Source for case in alone(source, COUNT)], ids=_named
+    "case",
+    [
+        pytest.param(case, id=_named(case), marks=LONG.get(source, []))
+        for source in Source
+        for case in alone(source, COUNT)
+    ],
 )
 def test_a_server_alone(case: Case) -> None:
     """H1: with a Prometheus server it was violated for most of the time. H2: a liar took all for ever."""

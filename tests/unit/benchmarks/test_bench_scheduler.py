@@ -11,7 +11,7 @@ import pytest
 from tools.scheduler_figures import scheduler_rows
 
 ROOT = Path(__file__).resolve().parents[3]
-HOSTS = 24
+HOSTS = 12
 FLAVORS = ("LC two nodes", "BE", "one GPU")
 
 

@@ -55,7 +55,15 @@ def test_violations_are_booked_on_what_was_done_last(scenario_a_oc: dict[str, Ru
     assert pages.longer_by(trials) is Doing.PAGES
 
 
-@pytest.mark.parametrize("heavy", ["oc", "mg", "sp", "ua"])
+@pytest.mark.parametrize(
+    "heavy",
+    [
+        pytest.param("oc", marks=pytest.mark.long),
+        "mg",
+        "sp",
+        pytest.param("ua", marks=pytest.mark.long),
+    ],
+)
 def test_f_004_40_gives_more_throughput_than_mba_and_heals_what_pages_cannot(heavy: str) -> None:
     """F-004-40, scenario B; the band of violation time is met by SP and UA only, see the reference."""
     bench = BalmExperiment(scenario_b(heavy), slo_plant.frozen(), parameters.frozen(), SEED, POLL_S)
