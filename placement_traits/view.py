@@ -12,11 +12,7 @@ Two kinds of reading, both a few requests whatever the number of hosts:
   allocations are written, but not where they are deleted: room that a deleted server leaves is seen when its agent
   publishes a change, and else at the next complete reading.
 
-The queries ask for the probe, of which each host has one unit that is never allocated, so a host that is full is seen
-as any other. A host whose agent publishes no probe is read provider by provider. Providers of GPUs, of other devices,
-and nova's roots are not in the list that is compared (a root changes with every server of any kind): what is published
-there is picked up with the next change of an L3 or RDT provider of the host, or by the next complete reading. A view
-that is asked for what roots have compares them, too; a server takes a device and something of its root together.
+Which requests these are is in :mod:`placement_traits.fleet_reader`.
 """
 
 import logging
@@ -26,34 +22,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from math import inf
-from typing import Any, Final
+from typing import Final
 
-from placement_traits import beats, names, shards
-from placement_traits.client import (
-    HttpAdapter,
-    NotFoundError,
-    PlacementClient,
-    PlacementError,
-    RetrySettings,
-)
+from placement_traits.client import HttpAdapter, PlacementClient, PlacementError, RetrySettings
 from placement_traits.errors import NumaExtError
 from placement_traits.fleet import Amount, HostView
 from placement_traits.fleet_arrays import FleetArrays
-from placement_traits.host_view import (
-    DEVICES,
-    ProviderFacts,
-    bounded,
-    host_view,
-    known_names,
-    relevant,
-)
-from placement_traits.names import TierTrait
-from placement_traits.shards import Shard
+from placement_traits.fleet_reader import FleetReader
 from placement_traits.snapshot import FleetSnapshot, ViewState
 
 LOG = logging.getLogger(__name__)
-
-_ASKED_FOR: Final = (names.OWNER, names.HOST, names.GPU, names.BEAT, *shards.all_traits())
 
 # A refresh may take longer than the one before: aim at this share of the age that is allowed.
 _SAFE_SHARE_OF_AGE: Final = 0.8
@@ -165,16 +143,13 @@ class FleetView:
         root_amounts: dict[str, Mapping[str, Amount]] | None = None,
     ) -> None:
         self._settings = settings or ViewSettings()
-        self._root_amounts = root_amounts
         # A failed refresh is tried again at the next interval anyway.
         self._client = PlacementClient(adapter, RetrySettings(attempts=2))
+        self._reader = FleetReader(self._client, root_amounts)
         self._clock = clock
         self._background = background
         self._arrays = before.arrays if before is not None else FleetArrays.of(())
         self._fingerprints: dict[str, int] = {}
-        self._traits: frozenset[str] = frozenset()  # those of ours that Placement knows
-        self._limit: int | None = None  # most hosts that one query of candidates has shown
-        self._without_probe: set[str] = set()
         self._as_of = -inf
         self._full_at = -inf
         self._version = before.version if before is not None else 0
@@ -273,7 +248,8 @@ class FleetView:
                 )
                 if isinstance(error, PlacementError) and error.status == HTTPStatus.BAD_REQUEST:
                     # A trait that was there has been deleted, with all that we had in Placement.
-                    self._traits, self._full_at = frozenset(), -inf
+                    self._reader.forget()
+                    self._full_at = -inf
                 raise
             self._as_of = began
             self._full_at = began if changed is None else self._full_at
@@ -289,91 +265,21 @@ class FleetView:
 
     def _read_all(self) -> None:
         """Read the whole fleet."""
-        # A trait that exists is not deleted while providers hold it; when all have gone a query fails, see refresh().
-        if not self._traits.issuperset(_ASKED_FOR):
-            self._traits = self._existing(*_ASKED_FOR)
+        self._reader.learn()
         # The list of generations first: what changes while the rest is read differs next time.
-        fingerprints = self._list_fingerprints()
+        fingerprints = self._reader.fingerprints()
         read: dict[str, HostView | None] = dict.fromkeys(self._arrays.rows)
-        if fingerprints:
-            living = beats.living(self._client) if names.BEAT in self._traits else None
-            named = [trait for trait in (names.HOST, names.GPU) if trait in self._traits]
-            names_of: dict[str, dict[str, str]] = {}
-            for provider in self._list(f"required=in:{','.join((*named, *DEVICES))}"):
-                tree = names_of.setdefault(provider["root_provider_uuid"], {})
-                tree[provider["uuid"]] = provider["name"]
-            hosts = {
-                root: names_of[root][root] for root in fingerprints if _is_named(root, names_of)
-            }
-            trees = self._read_trees(hosts)
-            for root in fingerprints:
-                facts = trees.get(root)
-                read[root] = (
-                    self._read_tree_slowly(root)
-                    if facts is None
-                    else host_view(root, facts, names_of.get(root, {}))
-                )
-                if (host := read[root]) is not None:
-                    read[root] = _marked(host, beats.is_silent(host.name, living))
-        self._replace(read, fingerprints)
-
-    def _read_trees(self, hosts: Mapping[str, str]) -> dict[str, dict[str, ProviderFacts]]:
-        """Read the trees of all hosts with a probe, in as few queries as Placement's limit allows.
-
-        Where hosts are missing in the answers, either a limit is new or lower than thought, or their agents publish no
-        probe yet: they are asked for once more, by no more than the shortest answer showed.
-
-        :param hosts: names by root
-        """
-        shard = {
-            root: shard
-            for root, name in hosts.items()
-            if root not in self._without_probe
-            and self._traits.issuperset((shard := shards.shard_of(name)).traits)
-        }
-        trees: dict[str, dict[str, ProviderFacts]] = {}
-        shortest = self._read_parts(shard, self._limit, trees)
-        if shard.keys() - trees.keys() and shortest > 0:
-            before = len(trees)
-            self._read_parts(shard, shortest, trees)
-            if len(trees) > before:
-                self._limit = shortest
-        self._without_probe |= shard.keys() - trees.keys()
-        return trees
-
-    def _read_parts(
-        self,
-        shard: Mapping[str, Shard],
-        limit: int | None,
-        trees: dict[str, dict[str, ProviderFacts]],
-    ) -> int:
-        """Ask for the hosts that are missing; returns how many hosts the shortest incomplete answer showed.
-
-        :param shard: of each host
-        :param limit: most hosts of one query; None: all at once
-        :param trees: what was read by root; is added to
-        """
-        shortest = 0
-        parts = [None] if limit is None else shards.parts(shard.values(), limit)
-        for part in parts:
-            asked = {root for root, its in shard.items() if part is None or its in part}
-            if asked <= trees.keys():
-                continue
-            found = self._summaries(part.query if part is not None else "")
-            trees.update(found)
-            if not asked <= found.keys():
-                shortest = min(shortest or len(found), len(found))
-        return shortest
+        self._replace(read | self._reader.hosts(fingerprints), fingerprints)
 
     def _read_changes(self, again: Collection[str]) -> int | None:
         """Read the hosts whose generations differ; returns how many, None when one complete reading is cheaper.
 
         :param again: as of :meth:`refresh`
         """
-        if names.OWNER not in self._traits:
+        if not self._reader.finds_any:
             return None  # no agent had published anything: its first one may have since
         settings = self._settings
-        fingerprints = self._list_fingerprints()
+        fingerprints = self._reader.fingerprints()
         changed = [
             root
             for root, print_ in fingerprints.items()
@@ -385,7 +291,7 @@ class FleetView:
             return 0
         gone = [root for root in self._arrays.rows if root not in fingerprints]
         known = self._arrays.views
-        read = {root: self._read_again(root, known.get(root)) for root in changed}
+        read = {root: self._reader.again(root, known.get(root)) for root in changed}
         self._replace(dict.fromkeys(gone) | read, fingerprints)
         return len(changed)
 
@@ -397,123 +303,6 @@ class FleetView:
             self._arrays = self._arrays.with_changes(changed, self._version + 1)
             self._version += 1
         self._fingerprints = fingerprints
-
-    # Requests -------------------------------------------------------------------------------------------------------
-
-    def _existing(self, *traits: str) -> frozenset[str]:
-        """Return those traits that exist at all: Placement refuses queries with one that does not."""
-        return frozenset(self._client.get(f"/traits?name=in:{','.join(traits)}")["traits"])
-
-    def _list(self, query: str) -> Any:
-        return self._client.get(f"/resource_providers?{query}")["resource_providers"]
-
-    def _list_fingerprints(self) -> dict[str, int]:
-        """Return one number by root that changes with any generation below it."""
-        if names.OWNER not in self._traits:
-            return {}
-        without_gpus = f",!{names.GPU}" if names.GPU in self._traits else ""
-        prints: dict[str, int] = {}
-        for provider in self._list(f"required={names.OWNER}{without_gpus}"):
-            root = provider["root_provider_uuid"]
-            prints[root] = prints.get(root, 0) ^ _mark(provider)
-        if self._root_amounts is not None and names.HOST in self._traits:
-            for provider in self._list(f"required={names.HOST}"):
-                if provider["uuid"] in prints:
-                    prints[provider["uuid"]] ^= _mark(provider)
-        return prints
-
-    def _summaries(self, query: str) -> dict[str, dict[str, ProviderFacts]]:
-        """Return what the provider summaries of a query for the probe hold: facts by provider, by root.
-
-        :param query: further parameters, each with its ``&``
-        """
-        body = self._client.get(f"/allocation_candidates?resources={names.PROBE}:1{query}")
-        trees: dict[str, dict[str, ProviderFacts]] = {}
-        for uuid, summary in body["provider_summaries"].items():
-            traits = relevant(summary["traits"])
-            amounts = {
-                name: bounded(resource["capacity"], resource["used"])
-                for name, resource in summary["resources"].items()
-                if traits and (name in names.RESOURCE_CLASSES or names.HOST not in traits)
-            }
-            facts = ProviderFacts(traits, amounts)
-            root = summary["root_provider_uuid"]
-            trees.setdefault(root, {})[uuid] = facts
-            if self._root_amounts is not None and uuid == root:
-                self._root_amounts[root] = {
-                    name: bounded(resource["capacity"], resource["used"])
-                    for name, resource in summary["resources"].items()
-                }
-        return trees
-
-    def _read_tree(self, root: str, before: HostView | None) -> HostView | None:
-        """Read one host."""
-        probed = not self._traits.isdisjoint(shards.all_traits())
-        facts = self._summaries(f"&in_tree={root}").get(root) if probed else None
-        if facts is None:
-            return self._read_tree_slowly(root)
-        self._without_probe.discard(root)
-        known = {} if before is None else known_names(before)
-        if any(fact.named and uuid not in known for uuid, fact in facts.items()):
-            known = self._names(root)
-        return host_view(root, facts, known)
-
-    def _read_again(self, root: str, before: HostView | None) -> HostView | None:
-        """Read one host; whether its agent is silent shows at the next complete reading."""
-        host = self._read_tree(root, before)
-        return host and _marked(host, before is not None and before.silent)
-
-    def _names(self, root: str) -> dict[str, str]:
-        return {provider["uuid"]: provider["name"] for provider in self._list(f"in_tree={root}")}
-
-    def _read_tree_slowly(self, root: str) -> HostView | None:
-        """Read one host provider by provider: its agent publishes no probe."""
-        names_of = self._names(root)
-        if root not in names_of:
-            return None
-        facts = {}
-        for uuid, name in names_of.items():
-            try:
-                facts[uuid] = self._read_provider(uuid)
-                if self._root_amounts is not None and uuid == root:
-                    self._root_amounts[root] = self._amounts(root)
-            except NotFoundError:
-                LOG.debug("Provider %s went away while it was read.", name)
-        return host_view(root, facts, names_of)
-
-    def _read_provider(self, uuid: str) -> ProviderFacts:
-        path = f"/resource_providers/{uuid}"
-        traits = relevant(self._client.get(f"{path}/traits")["traits"])
-        if not traits or names.HOST in traits:
-            return ProviderFacts(traits, {})
-        return ProviderFacts(traits, self._amounts(uuid))
-
-    def _amounts(self, uuid: str) -> dict[str, Amount]:
-        path = f"/resource_providers/{uuid}"
-        inventories = self._client.get(f"{path}/inventories")["inventories"]
-        used = self._client.get(f"{path}/usages")["usages"]
-        return {
-            name: bounded(
-                int((body["total"] - body["reserved"]) * body["allocation_ratio"]),
-                used.get(name, 0),
-            )
-            for name, body in inventories.items()
-        }
-
-
-def _mark(provider: Mapping[str, Any]) -> int:
-    return hash((provider["uuid"], provider["generation"]))
-
-
-def _marked(host: HostView, silent: bool) -> HostView:
-    """Mark a host whose agent is silent; where its tiers were withdrawn they are what shows it."""
-    if not silent or host.traits.isdisjoint(TierTrait):
-        return host
-    return replace(host, traits=host.traits | {names.SILENT})
-
-
-def _is_named(root: str, names_of: Mapping[str, Mapping[str, str]]) -> bool:
-    return root in names_of.get(root, ())
 
 
 def pause_s(settings: ViewSettings, duration_s: float) -> float:
