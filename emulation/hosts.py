@@ -2,19 +2,8 @@
 """The lab's host as the agent discovers it; tests calculate with it, benchmarks fill fleets with it."""
 
 from placement_traits.names import GpuLink
-from placement_traits.topology import (
-    Core,
-    Gpu,
-    GpuEdge,
-    HostTopology,
-    L3Cat,
-    L3Domain,
-    Mba,
-    NumaNode,
-    RdtCapability,
-    RdtMonitoring,
-    Socket,
-)
+from placement_traits.rdt_capability import L3Cat, Mba, RdtCapability, RdtMonitoring
+from placement_traits.topology import Core, Gpu, GpuEdge, HostTopology, L3Domain, NumaNode, Socket
 
 
 def four_nodes(**changes: object) -> HostTopology:

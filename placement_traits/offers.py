@@ -10,14 +10,8 @@ from itertools import pairwise
 
 from placement_traits import names
 from placement_traits.names import NeighbourTrait, ObserveTrait, PackingTrait, RdtTrait, Tier
-from placement_traits.topology import (
-    Gpu,
-    HostTopology,
-    L3Domain,
-    NumaNode,
-    RdtCapability,
-    Socket,
-)
+from placement_traits.rdt_capability import RdtCapability
+from placement_traits.topology import Gpu, HostTopology, L3Domain, NumaNode, Socket
 
 
 @dataclass(frozen=True, slots=True)

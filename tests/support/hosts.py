@@ -8,18 +8,15 @@ from hypothesis import strategies as st
 
 from placement_traits.names import GpuLink, NeighbourTrait, PackingTrait, Tier
 from placement_traits.offers import L3State, TreeSettings
+from placement_traits.rdt_capability import L3Cat, Mba, RdtCapability, RdtMonitoring
 from placement_traits.topology import (
     Core,
     Gpu,
     GpuEdge,
     HostTopology,
     HugePages,
-    L3Cat,
     L3Domain,
-    Mba,
     NumaNode,
-    RdtCapability,
-    RdtMonitoring,
     Socket,
     implied_link,
 )

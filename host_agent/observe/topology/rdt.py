@@ -6,7 +6,7 @@ import logging
 
 from host_agent.machine.rdt.reader import ResctrlReader
 from host_agent.model.rdt import BandwidthUnit, Capabilities
-from placement_traits.topology import L3Cat, Mba, RdtCapability, RdtMonitoring
+from placement_traits.rdt_capability import L3Cat, Mba, RdtCapability, RdtMonitoring
 
 LOG = logging.getLogger(__name__)
 

@@ -12,8 +12,9 @@ from placement_traits import names, presets
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import NeighbourTrait, PackingTrait, Tier
 from placement_traits.offers import L3State, TreeSettings, bandwidth_shares, publish, publishable
+from placement_traits.rdt_capability import L3Cat
 from placement_traits.shards import shard_of
-from placement_traits.topology import L3Cat, NumaNode
+from placement_traits.topology import NumaNode
 from placement_traits.tree import Inventory, Provider, desired_tree, from_tree, l3_place, to_tree
 from tests.support.hosts import hosts, topologies
 

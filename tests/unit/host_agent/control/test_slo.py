@@ -41,7 +41,8 @@ from host_agent.observe.machine_files import MachineFiles
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import METRICS
 from placement_traits.errors import CapabilityMissingError
-from placement_traits.topology import HostTopology, Mba, RdtCapability
+from placement_traits.rdt_capability import Mba, RdtCapability
+from placement_traits.topology import HostTopology
 from tests.support.executors import make_executor
 from tests.support.fake_host import FakeHost
 from tests.support.old_state import VERSIONS, written_by

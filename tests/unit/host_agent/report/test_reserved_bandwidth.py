@@ -7,7 +7,7 @@ from host_agent.decide.amounts.reserved_bandwidth import ReservationSettings
 from host_agent.model.traffic import Traffic
 from host_agent.observe.bandwidth import Bandwidth
 from host_agent.report.reserved_bandwidth import BandwidthReservation
-from placement_traits.topology import RdtCapability
+from placement_traits.rdt_capability import RdtCapability
 
 HOST = four_nodes()  # 10,000 MB/s per L3 domain
 CALM = ReservationSettings(dead_band=0.05, rise_per_s=0.10, fall_per_s=0.01)

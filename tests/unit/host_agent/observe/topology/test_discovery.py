@@ -18,7 +18,8 @@ from host_agent.observe.topology.rdt import rdt_capability
 from host_agent.observe.topology.sysfs import Given, read_topology, with_given
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuLink
-from placement_traits.topology import Gpu, HugePages, L3Cat, L3Domain, Mba, Socket
+from placement_traits.rdt_capability import L3Cat, Mba
+from placement_traits.topology import Gpu, HugePages, L3Domain, Socket
 
 RECORDED = Path(__file__).parent / "data"
 
