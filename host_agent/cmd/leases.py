@@ -107,25 +107,11 @@ def _run(conf: Configuration, *, once: bool) -> int:
     libvirt = LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
     host = conf.host.name or libvirt.hostname()
     pool = lent(conf.remote_gpus, host)
-    by = certificates(conf.remote_gpus)
-    command = LeaseCommand(
-        conf.remote_gpus.transport,
-        conf.remote_gpus.transports,
-        conf.remote_gpus.address,
-        gpu_uuids(pool),
-        conf.remote_gpus.nodes(),
-        None if by is None else conf.remote_gpus.link,
-        LeaseBounds(conf.remote_gpus.tasks_per_lease, conf.remote_gpus.folder_mb_per_lease),
-    )
-    run = folder / "run"
     with single_instance(folder / "lock", "stop it first"):
         turns = LeaseTurns(
             host,
             requests(make_adapter(conf, _SERVICE)),
-            GpuHost(
-                LeaseProcesses(run, command, apart(conf.remote_gpus, run), by),
-                folder / "epochs.json",
-            ),
+            GpuHost(_processes(conf.remote_gpus, folder / "run", pool), folder / "epochs.json"),
             lambda: servers(libvirt) if conf.remote_gpus.uses else RunningServers(),
             folder / "answer.json",
         )
@@ -151,6 +137,24 @@ def _run(conf: Configuration, *, once: bool) -> int:
             stop.wait(pause_s(conf.remote_gpus.interval_s))
         manager.stopping()
     return 0
+
+
+def _processes(options: RemoteGpuOptions, run: Path, pool: LentPool) -> LeaseProcesses:
+    """Return what starts and ends the processes of leases.
+
+    :param run: where their sockets are
+    """
+    by = certificates(options)
+    command = LeaseCommand(
+        options.transport,
+        options.transports,
+        options.address,
+        gpu_uuids(pool),
+        options.nodes(),
+        None if by is None else options.link,
+        LeaseBounds(options.tasks_per_lease, options.folder_mb_per_lease),
+    )
+    return LeaseProcesses(run, command, apart(options, run), by)
 
 
 def lent(options: RemoteGpuOptions, host: str) -> LentPool:
