@@ -341,6 +341,7 @@ def answers_list(answers: Sequence[Answer]) -> list[dict[str, Any]]:
                     "term": str(reason.term),
                     "value": reason.value,
                     "against": reason.against,
+                    **({"where": reason.where} if reason.where else {}),
                     "text": sentence(reason),
                 }
                 for reason in answer.reasons

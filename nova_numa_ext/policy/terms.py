@@ -40,6 +40,8 @@ class Term(StrEnum):
     GPU_BELOW_MINIMUM = "gpu_utility_below_minimum"
     GPU_UNKNOWN = "gpu_utility_unknown"
     GPU_NEEDED = "gpu_needed"
+    GPU_NOT_OFFERED = "gpu_not_offered"
+    GPU_NEVER = "gpu_never"
     GPU_POSTPONED = "gpu_postponed"
     GPU_COMMUNICATION = "gpu_communication"
     GPU_INTERFERENCE = "gpu_interference"
@@ -104,8 +106,11 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         Term.CANDIDATES: "no allocation candidate is left",
         Term.GPUS_FREE: "GPUs free in Placement: {value}, requested: {against}",
         Term.GPU_BELOW_MINIMUM: "the best GPUs it offers have utility {value}, numa_ext:min_utility is {against}",
-        Term.GPU_UNKNOWN: "numa_ext:min_utility={against} cannot be judged: {value}",
-        Term.GPU_NEEDED: "needed: {value}",
+        Term.GPU_UNKNOWN: "numa_ext:min_utility={value} cannot be judged: Placement does not count its GPUs, or no "
+        "host agent reports where they are",
+        Term.GPU_NEEDED: "needed: GPUs {where} with utility {value}, when the jobs on {against} end",
+        Term.GPU_NOT_OFFERED: "needed: a candidate with the free GPUs {value}",
+        Term.GPU_NEVER: "no set of its GPUs reaches numa_ext:min_utility={value}, even when it is empty",
         Term.GPU_POSTPONED: "nothing waits in nova, with numa_ext:gpu_policy={value} neither: create the server again "
         "when that is free",
         Term.GPU_COMMUNICATION: "the distance between these GPUs costs {value} of 1",

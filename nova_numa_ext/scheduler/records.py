@@ -305,5 +305,6 @@ def _reason(reason: Reason) -> dict[str, Any]:
         "term": str(reason.term),
         "value": reason.value,
         "against": reason.against,
+        **({"where": reason.where} if reason.where else {}),
         "text": sentence(reason),
     }

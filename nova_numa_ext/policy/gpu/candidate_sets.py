@@ -23,7 +23,7 @@ from nova_numa_ext.policy.gpu.job import (
     comm_profile,
     flavor_job,
 )
-from nova_numa_ext.policy.gpu.placement import NEVER_ENOUGH, choose, preference, rank
+from nova_numa_ext.policy.gpu.placement import SHOWN_DECIMALS, choose, preference, rank
 from nova_numa_ext.policy.gpu.utility import THIRDS, HostGpus, Neighbour, Terms, UtilityOptions
 from nova_numa_ext.policy.picks import Pick
 from nova_numa_ext.policy.terms import Term
@@ -33,7 +33,6 @@ from placement_traits.reason import Reason
 from placement_traits.topology import Gpu, GpuEdge, HostTopology, NumaNode, Socket
 from placement_traits.workload_request import WorkloadRequest
 
-_SHOWN_DECIMALS: Final = 3
 _MEMORY: Final = 1 << 12
 
 
@@ -84,8 +83,7 @@ class GpuRequest:
         """Why a host is refused whose GPUs cannot be judged; nothing when the server requests no minimum."""
         if self.min_utility <= 0:
             return ()
-        why = "Placement does not count its GPUs, or no host agent reports where they are"
-        return (Reason(Term.GPU_UNKNOWN, why, self.min_utility),)
+        return (Reason(Term.GPU_UNKNOWN, self.min_utility),)
 
     def job(self, gpus: int) -> GpuJob:
         """Return the job of so many GPUs."""
@@ -396,14 +394,14 @@ def below_minimum(
     )
     if choice.satisfied and choice.best is not None:
         names = ", ".join(host.graph.gpus[number] for number in choice.best.gpus)
-        needed = Reason(Term.GPU_NEEDED, f"a candidate with the free GPUs {names}")
+        needed = Reason(Term.GPU_NOT_OFFERED, names)
     else:
         needed = choice.reasons[-1]
     postponed = (Reason(Term.GPU_POSTPONED, gpu_request.policy.value),)
-    waits = gpu_request.policy is GpuPolicy.TOPO_P and needed.value != NEVER_ENOUGH
+    waits = gpu_request.policy is GpuPolicy.TOPO_P and needed.term != Term.GPU_NEVER
     return (
         Reason(
-            Term.GPU_BELOW_MINIMUM, round(terms.utility, _SHOWN_DECIMALS), gpu_request.min_utility
+            Term.GPU_BELOW_MINIMUM, round(terms.utility, SHOWN_DECIMALS), gpu_request.min_utility
         ),
         *terms.reasons[1:],
         needed,

@@ -50,7 +50,7 @@ from placement_traits.reason import Reason
 
 # Sets of jobs whose end is looked at when a job is refused: all of nine jobs; it bounds the time of a refusal.
 MOST_ENDINGS: Final = 512
-NEVER_ENOUGH: Final = "no set of this host reaches the minimum, even when it is empty"
+SHOWN_DECIMALS: Final = 3  # of a utility in a reason
 _MEMORY: Final = 1 << 14
 
 Table: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.int16]]
@@ -231,7 +231,7 @@ def choose(
     reasons = (Reason(Term.GPU_POLICY, policy.value), *best.terms.reasons)
     if best.utility >= job.min_utility:
         return Choice(ranked, True, reasons)
-    needed = Reason(Term.GPU_NEEDED, _needed(job, host, policy, store, options))
+    needed = _needed(job, host, policy, store, options)
     below = Reason(Term.GPU_BELOW_MINIMUM, best.utility, job.min_utility)
     return Choice(ranked, False, (below, *reasons, needed))
 
@@ -249,7 +249,7 @@ def _needed(
     policy: GpuPolicy,
     store: ProfileStore,
     options: UtilityOptions,
-) -> str:
+) -> Reason:
     """Name the jobs that would have to end for the job to be satisfied: as few as :func:`_endings` offers."""
     for ended in _endings(len(host.neighbours)):
         free = host.free | mask_of(gpu for i in ended for gpu in members(host.neighbours[i].gpus))
@@ -260,8 +260,8 @@ def _needed(
         if best.utility >= job.min_utility:
             gpus = ", ".join(host.graph.gpus[gpu] for gpu in best.gpus)
             busy = ", ".join(host.graph.gpus[gpu] for gpu in members(free & ~host.free))
-            return f"GPUs {gpus} with utility {best.utility:.3f}, when the jobs on {busy} end"
-    return NEVER_ENOUGH
+            return Reason(Term.GPU_NEEDED, round(best.utility, SHOWN_DECIMALS), busy, gpus)
+    return Reason(Term.GPU_NEVER, job.min_utility)
 
 
 def _endings(jobs: int) -> Iterator[tuple[int, ...]]:

@@ -177,8 +177,7 @@ def test_a_refusal_names_a_better_set_that_placement_did_not_offer() -> None:
     assert best is not None
     reasons = offered.refusal(best)
     assert reasons[0].term == Term.GPU_BELOW_MINIMUM
-    needed = f"a candidate with the free GPUs {ADDRESSES[0]}, {ADDRESSES[1]}"
-    assert Reason(Term.GPU_NEEDED, needed) in reasons
+    assert Reason(Term.GPU_NOT_OFFERED, f"{ADDRESSES[0]}, {ADDRESSES[1]}") in reasons
 
 
 @pytest.mark.parametrize(("min_utility", "waits"), [("0.6", True), ("0.99", False)])

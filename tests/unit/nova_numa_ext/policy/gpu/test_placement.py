@@ -23,9 +23,11 @@ from nova_numa_ext.policy.gpu.placement import (
     spread_stretch,
 )
 from nova_numa_ext.policy.gpu.utility import THIRDS, HostGpus, Neighbour
+from nova_numa_ext.policy.terms import Term, sentence
 from nova_numa_ext.simulator.gpu.machines import graph
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import GpuPolicy
+from placement_traits.reason import Reason
 
 MINSKY, DGX1 = graph("minsky"), graph("dgx1")
 EQUAL = ProfileStore({"job": Profile("job", spread=1.3, beside={"*": 1.3})})
@@ -127,8 +129,11 @@ def test_f_000_15_a_placement_below_the_minimum_says_what_would_be_needed() -> N
     assert choice.ranked[0].gpus == (0, 3)
     assert not choice.satisfied
     assert str(choice.reasons[0]) == "gpu_utility_below_minimum=0.1667 (against 0.5)"
-    assert str(choice.reasons[-1]) == (
-        "gpu_needed=GPUs 0000:01:00.0, 0000:02:00.0 with utility 0.659, when the jobs on 0000:02:00.0 end"
+    assert choice.reasons[-1] == Reason(
+        Term.GPU_NEEDED, 0.659, "0000:02:00.0", "0000:01:00.0, 0000:02:00.0"
+    )
+    assert sentence(choice.reasons[-1]) == (
+        "needed: GPUs 0000:01:00.0, 0000:02:00.0 with utility 0.659, when the jobs on 0000:02:00.0 end"
     )
 
 
@@ -141,13 +146,13 @@ def test_f_000_15_a_minimum_that_is_just_reached_is_reached() -> None:
     assert choose(j3, later, store=EQUAL).satisfied
     host = HostGpus(MINSKY, 0b1001, (Neighbour("job", 0b0010), Neighbour("job", 0b0100)))
     needed = choose(j3, host, store=EQUAL).reasons[-1]
-    assert str(needed.value).endswith("when the jobs on 0000:02:00.0 end")
+    assert (needed.term, needed.against) == (Term.GPU_NEEDED, "0000:02:00.0")
 
 
 def test_f_000_15_a_minimum_that_no_set_of_the_host_reaches_is_said_to_be_so() -> None:
     greedy = flavor_job(4, 4, min_utility=0.9)
     reason = choose(greedy, HostGpus(MINSKY, 0b1111)).reasons[-1]
-    assert reason.value == "no set of this host reaches the minimum, even when it is empty"
+    assert reason == Reason(Term.GPU_NEVER, 0.9)
 
 
 def test_a_refusal_looks_at_few_endings_however_many_jobs_run(monkeypatch) -> None:
@@ -159,10 +164,10 @@ def test_a_refusal_looks_at_few_endings_however_many_jobs_run(monkeypatch) -> No
     busy = tuple(Neighbour("comm-4", 1 << number) for number in range(2, 24))
     host = HostGpus(wide_host(24, 4), 0b11, busy)
     reason = choose(flavor_job(2, 4, min_utility=0.99), host).reasons[-1]
-    assert "even when it is empty" in str(reason.value)
+    assert reason.term == Term.GPU_NEVER
     assert len(looks) == 1 + MOST_ENDINGS + 1
     reason = choose(flavor_job(2, 4, min_utility=0.8), host).reasons[-1]
-    assert str(reason.value).endswith("when the jobs on g4 end")
+    assert (reason.term, reason.against) == (Term.GPU_NEEDED, "g4")
 
 
 def test_candidate_sets_of_somebody_else_are_ranked() -> None:
