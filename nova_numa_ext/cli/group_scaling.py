@@ -84,6 +84,17 @@ class SetScaling(command.ShowOne):  # type: ignore[misc]
             help="Network of members that are added, by name or id, or none; may be repeated (default: the project's "
             "only one)",
         )
+        parser.add_argument(
+            "--heat-stack",
+            metavar="<stack>",
+            help="Stack of Heat, by name or id, that has the members: its size is changed, and Heat adds and deletes "
+            "them; instead of --flavor and --image",
+        )
+        parser.add_argument(
+            "--heat-parameter",
+            metavar="<parameter>",
+            help="Parameter from which its template takes the desired_capacity of the group; needs --heat-stack",
+        )
         _add_settings(parser)
         return parser
 
@@ -353,6 +364,15 @@ def _enforced(parsed_args: argparse.Namespace) -> dict[str, Any]:
     given = {name: found for name in names if (found := getattr(parsed_args, name)) is not None}
     if parsed_args.network:
         given["networks"] = parsed_args.network
+    stack, parameter = parsed_args.heat_stack, parsed_args.heat_parameter
+    if stack is not None or parameter is not None:
+        if stack is None or parameter is None:
+            absent = "--heat-stack" if stack is None else "--heat-parameter"
+            raise InvalidValueError(absent, None, "both --heat-stack and --heat-parameter")
+        if given:
+            option = f"--{min(given)}".replace("networks", "network")
+            raise InvalidValueError(option, given[min(given)], "no such option with --heat-stack")
+        return {"heat": {"stack": stack, "parameter": parameter}}
     missing = [name for name in ("flavor", "image") if name not in given]
     if given and missing:
         raise InvalidValueError(f"--{missing[0]}", None, "a name or id: members are made of it")

@@ -25,10 +25,12 @@ from nova_numa_ext.orchestrator.lease_rounds import LeaseRounds, PoolsNow
 from nova_numa_ext.orchestrator.metrics import EngineMetrics
 from nova_numa_ext.orchestrator.reconcile import LostClaims, LostServers, LostTrusts
 from nova_numa_ext.orchestrator.saga import Engaged, time_over
+from nova_numa_ext.orchestrator.scaling_actuator import Actuators
 from nova_numa_ext.orchestrator.scaling_hooks import ScalingHooks
 from nova_numa_ext.orchestrator.scaling_prometheus import PrometheusSource
 from nova_numa_ext.orchestrator.scaling_rounds import ScalingRounds
 from nova_numa_ext.orchestrator.scaling_saga import ScalingSaga
+from nova_numa_ext.orchestrator.scaling_stacks import StackActuator
 from nova_numa_ext.orchestrator.server_requests import FlavorOf, LeaseRules
 from nova_numa_ext.orchestrator.steps import SERVERS
 from nova_numa_ext.orchestrator.store.actor import Actor
@@ -509,8 +511,8 @@ def _scaling_rounds(
 ) -> ScalingRounds:
     models = partial(ModelsBeside, timeout_s=options.scaling_fit_timeout_s)
     hooks = ScalingHooks(options.scaling_hooks, options.scaling_hook_timeout_s)
-    saga = ScalingSaga(
-        groups, ScalingMembers(database), services.trusts, hooks, options.build_timeout_s
-    )
+    members = ScalingMembers(database)
+    servers = ScalingSaga(groups, members, services.trusts, hooks, options.build_timeout_s)
+    actuators = Actuators(servers, StackActuator(groups, members, services.trusts))
     prometheus = PrometheusSource(options.scaling_prometheus, options.scaling_prometheus_timeout_s)
-    return ScalingRounds(groups, options.scaling_traces, models, saga, prometheus)
+    return ScalingRounds(groups, options.scaling_traces, models, actuators, prometheus)

@@ -9,7 +9,8 @@ decides the same, for a decision follows from periods and settings alone. Decisi
 stored again.
 
 Of a group that is enforced what may be carried out is limited by what nova and the database have of it
-(:mod:`nova_numa_ext.policy.elastic.fleet`). It is stored together with the decision, and done by :mod:`.scaling_saga`.
+(:mod:`nova_numa_ext.policy.elastic.fleet`). It is stored together with the decision, and done by :mod:`.scaling_saga`
+or :mod:`.scaling_stacks`.
 
 A group that gives trouble holds up no other one. Why is stored beside it, and it is tried again when its file or what
 operators have set changes, and once a minute.
@@ -18,14 +19,13 @@ operators have set changes, and once a minute.
 import logging
 import math
 import time
-import uuid as uuids
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from nova_numa_ext.orchestrator.scaling_actuator import Actuator
 from nova_numa_ext.orchestrator.scaling_prometheus import PrometheusError, PrometheusSource
-from nova_numa_ext.orchestrator.scaling_saga import ScalingSaga
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
@@ -123,7 +123,7 @@ class ScalingRounds:
     :param stored: the groups
     :param traces: folder of their files
     :param learner: makes what fits the models of a group, of the season of its load
-    :param saga: carries out what is decided on groups that are enforced
+    :param actuator: carries out what is decided on groups that are enforced
     :param prometheus: source of groups that have no file
     """
 
@@ -132,11 +132,11 @@ class ScalingRounds:
         stored: ScalingGroups,
         traces: Path,
         learner: Callable[[int], ScalingLearner],
-        saga: ScalingSaga,
+        actuator: Actuator,
         prometheus: PrometheusSource,
     ) -> None:
         self._stored, self._traces, self._learner = stored, traces, learner
-        self._saga, self._prometheus = saga, prometheus
+        self._actuator, self._prometheus = actuator, prometheus
         self._followed: dict[str, _Followed] = {}
         self._resting: dict[str, _Rest] = {}
         self._stamps: dict[str, Stamp | None] = {}
@@ -173,7 +173,7 @@ class ScalingRounds:
             self._forget(uuid)
 
     def _forget(self, uuid: str) -> None:
-        self._saga.forget(uuid)
+        self._actuator.forget(uuid)
         known = self._followed.pop(uuid, None)
         if known is not None:
             known.learner.close()
@@ -221,7 +221,7 @@ class ScalingRounds:
     ) -> str:
         """Carry out what was decided before; return what stands in the way, '' for nothing."""
         try:
-            why = self._saga.carry_on(group, actor, may)
+            why = self._actuator.carry_on(group, actor, may)
         except (NotLeaderError, LostRaceError):
             raise
         except Exception as error:  # noqa: BLE001 - the outermost guard of a group: reported, and others go on
@@ -299,7 +299,7 @@ class ScalingRounds:
             if new:
                 lines.append(done.as_json())
                 known.stored_s = period.at_s
-                act = _act(done) if newest and group.template is not None else None
+                act = self._act(group, done) if newest and group.template is not None else None
         return lines, act
 
     def _one(
@@ -311,7 +311,7 @@ class ScalingRounds:
         now_s, fleet, unseen = self._stored.now(), ElasticFleet(frozenset()), ""
         if newest:
             try:
-                fleet = self._saga.seen(group).fleet()
+                fleet = self._actuator.fleet(group)
             except NumaExtError as error:
                 unseen = str(error)
         done = follower.decide(known_better(period, fleet) if newest and not unseen else period)
@@ -325,6 +325,11 @@ class ScalingRounds:
             age_s = round(now_s - period.data_at_s, 1)
             decision = _held(decision, Reason(ScalingTerm.MISSED, age_s))
         return replace(done, evaluation=replace(done.evaluation, decision=decision))
+
+    def _act(self, group: StoredScaling, done: DecidedPeriod) -> Act | None:
+        """Return what is to be done of a decision, None for nothing."""
+        decision = done.evaluation.decision
+        return self._actuator.act(group, decision) if decision.change else None
 
     def _old(self, known: _Followed, group: StoredScaling) -> str:
         """Return that a source says nothing new, '' where it does.
@@ -344,15 +349,6 @@ class ScalingRounds:
 
 def _held(decision: ScalingDecision, why: Reason) -> ScalingDecision:
     return held(decision, why) if decision.change else decision
-
-
-def _act(done: DecidedPeriod) -> Act | None:
-    """Return what is to be done of a decision, None for nothing."""
-    decision = done.evaluation.decision
-    if not decision.change:
-        return None
-    tokens = tuple(str(uuids.uuid4()) for _ in range(max(decision.change, 0)))
-    return Act(tokens, decision.leaving)
 
 
 def _stamp(path: Path) -> Stamp | None:

@@ -28,6 +28,7 @@ fewer than its least without it, because others have gone meanwhile.
 
 import logging
 import time
+import uuid as uuids
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -46,8 +47,14 @@ from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import LATEST_S
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
-from nova_numa_ext.orchestrator.store.scaling import MemberTemplate, ScalingGroups, StoredScaling
+from nova_numa_ext.orchestrator.store.scaling import (
+    Act,
+    MemberTemplate,
+    ScalingGroups,
+    StoredScaling,
+)
 from nova_numa_ext.orchestrator.store.scaling_members import ScalingMembers, StoredMember
+from nova_numa_ext.policy.elastic.decide import ScalingDecision
 from nova_numa_ext.policy.elastic.fleet import ElasticFleet
 from nova_numa_ext.policy.elastic.member_steps import COMING, GOING, MemberStep
 from placement_traits.errors import NumaExtError
@@ -67,6 +74,11 @@ _KEEPS_TAG: Final = (
     MemberStep.DELETING,
     MemberStep.DROPPED,
 )
+
+
+def back_off_s(group: StoredScaling) -> float:
+    """Return how long nothing is asked for after one more refusal."""
+    return min(group.settings.period_s * 2.0 ** min(group.refusals, 10), _LONGEST_BACK_OFF_S)
 
 
 class ForeignServerError(NumaExtError):
@@ -165,6 +177,15 @@ class ScalingSaga:
         self._looked_s: dict[str, float] = {}
         self._said: dict[str, str] = {}
 
+    def fleet(self, group: StoredScaling) -> ElasticFleet:
+        """See :meth:`.scaling_actuator.Actuator.fleet`; errors as of :meth:`seen`."""
+        return self.seen(group).fleet()
+
+    def act(self, group: StoredScaling, decision: ScalingDecision) -> Act:
+        """See :meth:`.scaling_actuator.Actuator.act`."""
+        tokens = tuple(str(uuids.uuid4()) for _ in range(max(decision.change, 0)))
+        return Act(tokens, decision.leaving)
+
     def seen(self, group: StoredScaling) -> Seen:
         """Look at a group.
 
@@ -204,7 +225,7 @@ class ScalingSaga:
         self._said.pop(group, None)
 
     def _seen(self, group: StoredScaling, servers: UserServers) -> Seen:
-        assert group.template is not None, (
+        assert isinstance(group.template, MemberTemplate), (
             f"elastic group {group.uuid} is enforced without template"
         )
         there = servers.members(group.uuid)
@@ -393,8 +414,7 @@ class _Turn:
         if self.is_refused:
             return
         self.is_refused = True
-        wait_s = self.group.settings.period_s * 2.0 ** min(self.group.refusals, 10)
-        self.members.refused(self.group, min(wait_s, _LONGEST_BACK_OFF_S), self.actor)
+        self.members.refused(self.group, back_off_s(self.group), self.actor)
 
     def create(self, member: StoredMember) -> str:
         """Have nova make a member's server; return its uuid."""

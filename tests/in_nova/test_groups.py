@@ -120,7 +120,8 @@ class Groups(NovaCloud):
             return api.api_request(path, method=method)
 
         adapters = dict.fromkeys(
-            ("compute", "image", "network", "identity"), SimpleNamespace(request=request)
+            ("compute", "image", "network", "orchestration", "identity"),
+            SimpleNamespace(request=request),
         )
         token = SimpleNamespace(project_id=project)
         return TokenCloud(token, **adapters, trustee=str, roles=())

@@ -103,7 +103,7 @@ class Jobs(NovaCloud):
         self.flags(instances=3, ram=-1, server_group_members=0, group="quota")
         asked = partial(Api(self.api).request, microversion=MICROVERSION)
         compute = SimpleNamespace(request=asked)
-        others = dict.fromkeys(("image", "network", "identity"))
+        others = dict.fromkeys(("image", "network", "orchestration", "identity"))
         token = SimpleNamespace(project_id=self.api.project_id)
         cloud = TokenCloud(token, compute=compute, trustee=str, roles=(), **others)
         found = cloud.flavor(self.flavor(BE, vcpus=2))

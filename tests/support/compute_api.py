@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 from keystoneauth1 import exceptions as keystone_errors
 
 from nova_numa_ext.orchestrator.cloud.servers import UserServers
+from nova_numa_ext.orchestrator.cloud.stacks import UserStacks
 from nova_numa_ext.orchestrator.cloud.trusts import TrustError
 from tests.support.faults import answer
 
@@ -222,6 +223,7 @@ class FakeTrusts:
     :ivar deleted: trusts that were given back
     :ivar asked: how often one was to be given back
     :ivar hook: as of the compute API
+    :ivar heat: its API, where there is one
     """
 
     def __init__(self, api):
@@ -231,12 +233,19 @@ class FakeTrusts:
         self.deleted = []
         self.asked = 0
         self.hook = None
+        self.heat = None
 
     def servers(self, trust):
         """Nova with the user's rights."""
         self._tell("before", f"act by {trust}")
         self._refuse(trust)
         return UserServers(self.api)
+
+    def stacks(self, trust):
+        """Heat with the user's rights."""
+        self._tell("before", f"act by {trust}")
+        self._refuse(trust)
+        return UserStacks(self.heat)
 
     def check(self, trust):
         """Whether it gives rights."""

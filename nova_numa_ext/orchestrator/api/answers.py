@@ -267,7 +267,8 @@ SCALING: Final = _object(
         enforce={
             **_ASKED_SCALING["properties"]["enforce"],
             "type": ["object", "null"],
-            "description": "of what members are made that are added, with ids; null: it is observed",
+            "description": "of what members are made that are added, or the stack that has them, with ids; null: it "
+            "is observed",
         },
         members=_array(
             _object(

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from nova_numa_ext.orchestrator import queued
 from nova_numa_ext.orchestrator.cloud.servers import LONGEST_NAME, NO_NETWORK, server_name
 from nova_numa_ext.orchestrator.cloud.user import ProjectQuota, UserCloud, UserFlavor
-from nova_numa_ext.orchestrator.store.scaling import MemberTemplate
+from nova_numa_ext.orchestrator.store.scaling import MemberTemplate, StackTemplate, Template
 from nova_numa_ext.orchestrator.store.stored_job import NewJob, Sizes, StoredPart
 from nova_numa_ext.policy.jobs.job import ANYWHERE, BuildFailure, Scope, ScopeWait
 from nova_numa_ext.policy.jobs.part_specs import of_part
@@ -57,12 +57,15 @@ def job_of(
     )
 
 
-def template_of(asked: Mapping[str, Any], cloud: UserCloud) -> MemberTemplate:
-    """Return of what the members of an elastic group are made, of what a checked body asks for.
+def template_of(asked: Mapping[str, Any], cloud: UserCloud) -> Template:
+    """Return of what the members of an elastic group are made, or which stack has them, by what a body asks for.
 
+    :param asked: a checked ``enforce``
     :raises InvalidValueError: what is not there or has several meanings
     """
     where = "$.scaling.enforce"
+    if "heat" in asked:
+        return _stack(f"{where}.heat", asked["heat"], cloud)
     flavor = _flavor(f"{where}.flavor", asked["flavor"], cloud)
     return MemberTemplate(
         name=asked.get("name", "member"),
@@ -140,6 +143,18 @@ def _part(where: str, asked: Mapping[str, Any], cloud: UserCloud) -> StoredPart:
         problems = tuple(f"{where}.extra_specs: {each}" for each in error.problems)
         raise InvalidRequestError(problems) from error
     return part
+
+
+def _stack(where: str, asked: Mapping[str, Any], cloud: UserCloud) -> StackTemplate:
+    reference, parameter = asked["stack"], asked["parameter"]
+    found = cloud.stack(reference)
+    if found is None:
+        raise InvalidValueError(f"{where}.stack", reference, "name or id of a stack of the project")
+    if found.size(parameter) is None:
+        has = ", ".join(sorted(name for name in found.parameters if found.size(name) is not None))
+        allowed = f"a parameter of stack {found.name} that is a number of servers; such are: {has or 'none'}"
+        raise InvalidValueError(f"{where}.parameter", parameter, allowed)
+    return StackTemplate(found.uuid, found.name, parameter)
 
 
 def _flavor(where: str, reference: str, cloud: UserCloud) -> UserFlavor:

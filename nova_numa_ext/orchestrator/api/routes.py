@@ -264,9 +264,13 @@ ROUTES: Final = (
         "/v1/scaling/{group}",
         "scaling.set",
         "Have a server group observed: what it would need is decided for each period of its source, and nothing is "
-        "carried out. What was decided by other settings is deleted.",
+        "carried out. With ``enforce`` it is carried out, by a trust of who asks. What was decided by other settings "
+        "is deleted.",
         {200: answers.SCALING},
-        {404: "nova shows no such server group with the token"},
+        {
+            404: "nova shows no such server group with the token",
+            409: "the token can make no trust, may not ask a service what is needed, or the cloud has no Heat",
+        },
         body=scaling_schema.SCALING,
     ),
     Route(

@@ -13,6 +13,7 @@ from nova_numa_ext.orchestrator.store.scaling import ScalingSource
 from nova_numa_ext.policy.elastic.cells import Grid
 from nova_numa_ext.policy.elastic.monitored import MonitoredQueries, check_period
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
+from placement_traits.errors import InvalidValueError
 
 _SETTING_WORDS: Final = {
     "objective_ms": "latency of reads that is still good, milliseconds",
@@ -124,11 +125,28 @@ SCALING: Final[Mapping[str, Any]] = {
                 },
                 "enforce": {
                     "type": "object",
-                    "required": ["flavor", "image"],
+                    "minProperties": 1,
                     "additionalProperties": False,
-                    "description": "decisions are carried out: added servers are made of this; without it they are "
-                    "only stored",
+                    "description": "decisions are carried out: added servers are made of ``flavor`` and ``image``, or "
+                    "``heat`` alone; without it they are only stored",
                     "properties": {
+                        "heat": {
+                            "type": "object",
+                            "required": ["stack", "parameter"],
+                            "additionalProperties": False,
+                            "description": "a stack has the members: its size is changed, and Heat adds and deletes "
+                            "them",
+                            "properties": {
+                                "stack": {
+                                    **NAME,
+                                    "description": "name or id, of the user who sets this",
+                                },
+                                "parameter": {
+                                    **NAME,
+                                    "description": "from which its template takes the ``desired_capacity``",
+                                },
+                            },
+                        },
                         "name": {
                             "type": "string",
                             "pattern": r"^[A-Za-z0-9][A-Za-z0-9.-]{0,63}\Z",
@@ -183,4 +201,24 @@ def check_scaling(
     settings = ScalingSettings(**asked, grid=grid)
     if source.prometheus is not None:
         check_period(settings)
-    return settings, source, body["scaling"].get("enforce")
+    enforce = body["scaling"].get("enforce")
+    if enforce is not None:
+        _check_enforce(enforce)
+    return settings, source, enforce
+
+
+def _check_enforce(enforce: Mapping[str, Any]) -> None:
+    """Refuse what names no servers, or servers and a stack.
+
+    :raises InvalidValueError: it is so
+    """
+    others = sorted(enforce.keys() - {"heat"})
+    if "heat" in enforce and others:
+        raise InvalidValueError(
+            "$.scaling.enforce", others, "heat alone: Heat makes the servers of a stack"
+        )
+    missing = [name for name in ("flavor", "image") if name not in enforce]
+    if "heat" not in enforce and missing:
+        raise InvalidValueError(
+            "$.scaling.enforce", others, f"{missing[0]}, of which members are made, or heat"
+        )

@@ -13,7 +13,12 @@ from typing import Any, Final
 
 from nova_numa_ext.orchestrator.api.scaling_schema import SCALING
 from nova_numa_ext.orchestrator.conf import ApiOptions
-from nova_numa_ext.orchestrator.store.scaling import ListedScaling, StoredScaling
+from nova_numa_ext.orchestrator.store.scaling import (
+    ListedScaling,
+    StackTemplate,
+    StoredScaling,
+    Template,
+)
 from nova_numa_ext.orchestrator.store.scaling_members import StoredMember
 from nova_numa_ext.orchestrator.store.stored_job import Event, NewJob, StoredJob, StoredPart
 from nova_numa_ext.orchestrator.store.stored_lease import StoredLease
@@ -199,7 +204,7 @@ def scaling(
     :param last: the newest line of its decision log
     :param members: that the service has added
     """
-    template, queries = found.template and asdict(found.template), found.source.prometheus
+    queries = found.source.prometheus
     settings = {
         name: getattr(found.settings, name)
         for name in SCALING["properties"]["scaling"]["properties"]["settings"]["properties"]
@@ -209,11 +214,11 @@ def scaling(
         "id": found.uuid,
         "project_id": found.project,
         "user_id": found.user,
-        "mode": "observe" if template is None else "enforce",
+        "mode": "observe" if found.template is None else "enforce",
         "paused": found.paused,
         "settings": {**settings, "granularity": list(found.settings.grid.sides)},
         "source": {"csv": found.source.csv} if queries is None else {"prometheus": asdict(queries)},
-        "enforce": template and {**template, "networks": list(template["networks"])},
+        "enforce": found.template and _enforce(found.template),
         "members": [
             {"server_id": each.server, "step": each.step, "since": each.since} for each in members
         ],
@@ -222,6 +227,12 @@ def scaling(
         "created_at": found.created_at,
         "changed_at": found.changed_at,
     }
+
+
+def _enforce(template: Template) -> dict[str, Any]:
+    if isinstance(template, StackTemplate):
+        return {"heat": {"stack": template.stack, "parameter": template.parameter}}
+    return {**asdict(template), "networks": list(template.networks)}
 
 
 def waiting_limits(options: ApiOptions, jobs: int, servers: int) -> list[dict[str, Any]]:

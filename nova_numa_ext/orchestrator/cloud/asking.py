@@ -25,16 +25,23 @@ class SilentError(ServiceUnavailableError):
         return f"{self.service} does not answer: {cut(self.words, LONGEST_TEXT)}"
 
 
+class AbsentError(SilentError):
+    """The catalogue has no endpoint of a service."""
+
+
 def answered(
     adapter: HttpAdapter, service: str, method: str, path: str, body: dict[str, Any] | None = None
 ) -> Any:
     """Return the answer to a request, whatever its status.
 
     :param service: name of who is asked
+    :raises AbsentError: there is no such service
     :raises SilentError: there is none
     """
     try:
         return adapter.request(path, method, json=body, raise_exc=False)
+    except keystone_errors.EndpointNotFound as error:
+        raise AbsentError(service, f"{method} {path}: {error}") from error
     except keystone_errors.ClientException as error:
         raise SilentError(service, f"{method} {path}: {error}") from error
 

@@ -24,6 +24,7 @@ from keystoneauth1.plugin import AUTH_INTERFACE
 
 from nova_numa_ext.orchestrator.cloud.asking import answered, strange
 from nova_numa_ext.orchestrator.cloud.servers import UserServers
+from nova_numa_ext.orchestrator.cloud.stacks import ENDPOINT, UserStacks
 from nova_numa_ext.orchestrator.cloud.trusts import GivenTrust, TrustError, TrustGoneError
 from placement_traits.client import HttpAdapter
 from placement_traits.errors import ServiceUnavailableError, cut
@@ -88,6 +89,10 @@ class KeystoneTrusts:
         :raises ServiceUnavailableError: Keystone does not answer, or refuses the service itself
         """
         return UserServers(self._adapter(self._acting(trust), service_type="compute"))
+
+    def stacks(self, trust: str) -> UserStacks:
+        """Return Heat with the rights that a trust gives; errors as of :meth:`servers`."""
+        return UserStacks(self._adapter(self._acting(trust), service_type=ENDPOINT))
 
     def check(self, trust: str) -> None:
         """Ask Keystone whether a trust gives rights now; no token is kept: thousands of jobs may wait.

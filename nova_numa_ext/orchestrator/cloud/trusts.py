@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nova_numa_ext.orchestrator.cloud.servers import UserServers
+from nova_numa_ext.orchestrator.cloud.stacks import UserStacks
 from placement_traits.errors import NumaExtError
 
 
@@ -35,6 +36,13 @@ class Trusts(Protocol):
 
     def servers(self, trust: str) -> UserServers:
         """Return nova with the rights that a trust gives.
+
+        :raises TrustError: it gives none any more
+        :raises ServiceUnavailableError: Keystone does not answer
+        """
+
+    def stacks(self, trust: str) -> UserStacks:
+        """Return Heat with the rights that a trust gives.
 
         :raises TrustError: it gives none any more
         :raises ServiceUnavailableError: Keystone does not answer

@@ -18,8 +18,9 @@ from keystoneauth1 import adapter, session
 from keystoneauth1.access import AccessInfoV3
 
 from nova_numa_ext.orchestrator.cloud import keystone
-from nova_numa_ext.orchestrator.cloud.asking import SilentError, answered, strange
+from nova_numa_ext.orchestrator.cloud.asking import AbsentError, SilentError, answered, strange
 from nova_numa_ext.orchestrator.cloud.servers import MICROVERSION
+from nova_numa_ext.orchestrator.cloud.stacks import ENDPOINT, SERVICE, Stack, stack_of
 from placement_traits.client import HttpAdapter
 from placement_traits.errors import CapabilityMissingError, cut
 
@@ -126,6 +127,9 @@ class UserCloud(Protocol):
     def quota(self) -> ProjectQuota:
         """Return the project's limits."""
 
+    def stack(self, reference: str) -> Stack | None:
+        """Return a stack of Heat by id or name, None when the project has none."""
+
     def project_of(self, server: str) -> str | None:
         """Return the project of a server, by its uuid; None when the user can see none of that uuid."""
 
@@ -203,6 +207,7 @@ class UserClouds:
             compute=service("compute", default_microversion=MICROVERSION),
             image=service("image"),
             network=service("network"),
+            orchestration=service(ENDPOINT),
             identity=service("identity", version="3"),
             trustee=self._once,
             roles=self._roles,
@@ -230,6 +235,7 @@ class TokenCloud:
         compute: HttpAdapter,
         image: HttpAdapter,
         network: HttpAdapter,
+        orchestration: HttpAdapter,
         identity: HttpAdapter,
         trustee: Callable[[], str],
         roles: Sequence[str],
@@ -238,6 +244,7 @@ class TokenCloud:
         self._compute = _Service("Nova", compute)
         self._image = _Service("Glance", image)
         self._network = _Service("Neutron", network)
+        self._orchestration = _Service(SERVICE, orchestration)
         self._identity = identity
         self._trustee = trustee
         self._roles = roles
@@ -268,6 +275,26 @@ class TokenCloud:
     def quota(self) -> ProjectQuota:
         """See :meth:`UserCloud.quota`."""
         return self._get(self._compute, "/limits", lambda body: _quota(body["limits"]["absolute"]))
+
+    def stack(self, reference: str) -> Stack | None:
+        """See :meth:`UserCloud.stack`."""
+        by = "id" if _UUID.fullmatch(reference) else "name"
+        try:
+            rows = self._get(
+                self._orchestration,
+                f"/stacks?{urlencode({by: reference})}",
+                lambda body: [
+                    (str(each["stack_name"]), str(each["id"])) for each in body["stacks"]
+                ],
+            )
+        except AbsentError as error:
+            raise CapabilityMissingError(
+                f"The cloud has no Heat: its catalogue has no endpoint of service type {ENDPOINT} for you."
+            ) from error
+        if len(rows) != 1:  # names are unique in a project
+            return None
+        path = "/".join(quote(each, safe="") for each in rows[0])
+        return self._look(self._orchestration, f"/stacks/{path}", stack_of)
 
     def project_of(self, server: str) -> str | None:
         """See :meth:`UserCloud.project_of`."""

@@ -7,7 +7,7 @@ records decisions of the version that it has read, and none else.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
@@ -64,15 +64,50 @@ class MemberTemplate:
 
 
 @dataclass(frozen=True, slots=True)
+class StackTemplate:
+    """The stack of Heat whose size is that of a group.
+
+    :param stack: uuid
+    :param parameter: from which its template takes the ``desired_capacity``
+    """
+
+    stack: str
+    name: str
+    parameter: str
+
+
+Template = MemberTemplate | StackTemplate
+"""What an elastic group is enforced with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Another size of a stack, which was decided and is not there yet.
+
+    :param before: its size when that was decided
+    :param after: its size then
+    :param since: when it was decided, by the database's clock
+    :param asked_at: when Heat was asked for it; None: not yet
+    """
+
+    before: int
+    after: int
+    since: float = 0.0
+    asked_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Act:
     """What is to be done of a decision, stored with it.
 
     :param tokens: of members that are to be added
     :param leaving: servers of members that are to leave
+    :param resize: what a stack is to be; its time is that of the database
     """
 
     tokens: tuple[str, ...] = ()
     leaving: tuple[str, ...] = ()
+    resize: Resize | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +120,12 @@ class StoredScaling:
     :param paused: nothing is decided on it
     :param version: number of changes by operators
     :param trouble: why the engine cannot decide on it; '': it can
-    :param template: of members that the service adds; None: it observes
+    :param template: of members that the service adds, or the stack that it resizes; None: it observes
     :param trust: by which the service acts for who has set it; '' while it observes
     :param actions_s: when it was acted lately, by the database's clock
     :param not_before: until when no member is asked for, because nova has refused one
     :param refusals: how often it did so since it has made one
+    :param resize: of its stack, that is under way
     """
 
     number: int
@@ -103,11 +139,12 @@ class StoredScaling:
     trouble: str
     created_at: float
     changed_at: float
-    template: MemberTemplate | None
+    template: Template | None
     trust: str
     actions_s: tuple[float, ...]
     not_before: float
     refusals: int
+    resize: Resize | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +184,7 @@ class ScalingGroups:
         settings: ScalingSettings,
         source: ScalingSource,
         *,
-        template: MemberTemplate | None = None,
+        template: Template | None = None,
         trust: str = "",
     ) -> StoredScaling:
         """Store a group, or change one. Decisions by what was set before are deleted; a pause and members stay.
@@ -167,6 +204,7 @@ class ScalingGroups:
             "trust_id": trust,
             "not_before": 0.0,
             "refusals": 0,
+            "resize": None,
             "trouble": "",
             "changed_at": Now(),
         }
@@ -402,9 +440,12 @@ def _begin(connection: Connection, group: StoredScaling, act: Act) -> None:
         if changed.rowcount != 1:
             raise LostRaceError(f"Member {server} of {group.uuid} has changed since it was read.")
     acted = [*(each for each in group.actions_s if each > now - _ACTIONS_KEPT_S), now]
+    values: dict[str, Any] = {"actions": acted}
+    if act.resize is not None:
+        values["resize"] = asdict(replace(act.resize, since=now))
     columns = tables.scaling_group.c
     connection.execute(
-        update(tables.scaling_group).where(columns.id == group.number).values(actions=acted)
+        update(tables.scaling_group).where(columns.id == group.number).values(values)
     )
 
 
@@ -452,6 +493,7 @@ def _understood(row: Row[Any]) -> StoredScaling:
         actions_s=tuple(row.actions or ()),
         not_before=row.not_before,
         refusals=row.refusals,
+        resize=None if row.resize is None else Resize(**row.resize),
     )
 
 
@@ -460,5 +502,7 @@ def _source(found: Mapping[str, Any]) -> ScalingSource:
     return ScalingSource(found["csv"], None if queries is None else MonitoredQueries(**queries))
 
 
-def _template(found: Mapping[str, Any]) -> MemberTemplate:
+def _template(found: Mapping[str, Any]) -> Template:
+    if "stack" in found:
+        return StackTemplate(**found)
     return MemberTemplate(**{**found, "networks": tuple(found["networks"])})

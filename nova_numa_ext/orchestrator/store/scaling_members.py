@@ -5,7 +5,7 @@ A member is stored before nova is asked for its server, with a token of its own:
 server is of a group when the database has its token *and* it has the tags, and of nothing else.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sqlalchemy import delete, select, update
@@ -105,6 +105,29 @@ class ScalingMembers:
             fence(connection, group, actor)
             mine = columns.id == group.number
             connection.execute(update(tables.scaling_group).where(mine).values(refusals=0))
+
+    def ask_stack(self, group: StoredScaling, actor: Actor) -> None:
+        """Store right before Heat is asked that a stack may come to another size."""
+        assert group.resize is not None, f"elastic group {group.uuid} is not to be resized"
+        columns = tables.scaling_group.c
+        with self._database.transaction() as connection:
+            fence(connection, group, actor)
+            now = float(connection.execute(select(Now())).scalar_one())
+            asked = asdict(replace(group.resize, asked_at=now))
+            mine = columns.id == group.number
+            connection.execute(update(tables.scaling_group).where(mine).values(resize=asked))
+
+    def end_resize(self, group: StoredScaling, actor: Actor, **values: Any) -> None:
+        """Forget a resize of a group's stack: it is done, or nothing comes of it.
+
+        :param values: other columns of the group
+        """
+        columns = tables.scaling_group.c
+        with self._database.transaction() as connection:
+            fence(connection, group, actor)
+            mine = columns.id == group.number
+            ended = {"resize": None, **values}
+            connection.execute(update(tables.scaling_group).where(mine).values(ended))
 
     def _set(
         self, group: StoredScaling, member: StoredMember, actor: Actor, **values: Any

@@ -194,6 +194,7 @@ scaling_group: Final = Table(
     Column("actions", JSON(none_as_null=True)),
     Column("not_before", Double, nullable=False, server_default="0"),
     Column("refusals", Integer, nullable=False, server_default="0"),
+    Column("resize", JSON(none_as_null=True)),
     mysql_engine="InnoDB",
 )
 

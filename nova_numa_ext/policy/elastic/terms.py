@@ -53,7 +53,7 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         ScalingTerm.BUDGET: "actions in the last hour: {value}, {against} are allowed",
         ScalingTerm.NOT_OURS: "none of its {value} members was created by this service",
         ScalingTerm.MEMBERS_DIFFER: "source and server group differ in {value} members, {where} among them",
-        ScalingTerm.BACK_OFF: "nova has refused a member, none is asked for during the next {value} s",
+        ScalingTerm.BACK_OFF: "a member was refused, none is asked for during the next {value} s",
         ScalingTerm.UNSEEN: "what the group has cannot be seen now: {value}",
         ScalingTerm.MISSED: "was decided {value} s after its time, when there were newer periods",
         ScalingTerm.BELOW_LEAST: "has {value} members, {against} is the least",

@@ -20,6 +20,7 @@ from nova_numa_ext.orchestrator import queued
 from nova_numa_ext.orchestrator.api import answers, app, policies, routes, scaling_schema, schemas
 from nova_numa_ext.orchestrator.cloud.asking import SilentError
 from nova_numa_ext.orchestrator.cloud.cabling import Cabling
+from nova_numa_ext.orchestrator.cloud.stacks import Stack
 from nova_numa_ext.orchestrator.cloud.user import (
     ProjectQuota,
     UserFlavor,
@@ -35,7 +36,12 @@ from nova_numa_ext.orchestrator.store.database import Database, DatabaseError
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.leader import Election
 from nova_numa_ext.orchestrator.store.leases import Leases
-from nova_numa_ext.orchestrator.store.scaling import Act, ScalingGroups, ScalingSource
+from nova_numa_ext.orchestrator.store.scaling import (
+    Act,
+    ScalingGroups,
+    ScalingSource,
+    StackTemplate,
+)
 from nova_numa_ext.orchestrator.store.stored_lease import LeaseChoice, LeaseSpec
 from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
@@ -155,6 +161,13 @@ class FakeCloud:
 
     def quota(self):
         return self.limits
+
+    def stack(self, reference):
+        if self.refuses:
+            raise self.refuses
+        parameters = {"size": "3", "flavor": "small", "key": "******"}
+        found = Stack("stack-1", "web", "CREATE_COMPLETE", "", parameters)
+        return found if reference in {"web", "stack-1"} else None
 
     def project_of(self, _server):
         return "project-1"
@@ -1562,6 +1575,55 @@ def test_what_members_cannot_be_made_of_is_a_sentence(client, cloud, changes, se
     refused = enforced(client, **changes)
     assert (refused.status_code, sentence in detail(refused)) == (400, True), detail(refused)
     assert cloud.trusts == {}
+
+
+HEAT = {"stack": "web", "parameter": "size"}
+
+
+def resized(client, **enforce):
+    body = {"scaling": {**SCALING_BODY["scaling"], "enforce": {"heat": HEAT} | enforce}}
+    return client.put(f"/v1/scaling/{GROUP}", json=body, headers=OWN_ADMIN)
+
+
+def test_a_group_is_enforced_by_the_size_of_a_stack(client, cloud, jobs):
+    shown = resized(client).json["scaling"]
+    assert shown["enforce"] == {"heat": {"stack": "stack-1", "parameter": "size"}}
+    assert (shown["mode"], shown["members"], cloud.trusts) == ("enforce", [], {"trust-1": None})
+    stored = ScalingGroups(jobs._database).read(GROUP)
+    assert stored.template == StackTemplate("stack-1", "web", "size")
+    again = resized(client, **shown["enforce"]).json["scaling"]
+    assert again["enforce"] == shown["enforce"]
+
+
+@pytest.mark.parametrize(
+    ("enforce", "sentence"),
+    [
+        ({"heat": HEAT | {"stack": "other"}}, "name or id of a stack of the project"),
+        ({"heat": HEAT | {"parameter": "flavor"}}, "number of servers; such are: size"),
+        ({"heat": HEAT | {"parameter": "key"}}, "number of servers; such are: size"),
+        ({"heat": {"stack": "web"}}, "parameter"),
+        ({"flavor": "big"}, "heat alone"),
+        ({"hook": "cassandra"}, "heat alone"),
+    ],
+)
+def test_what_no_stack_can_be_resized_by_is_a_sentence(client, cloud, enforce, sentence):
+    refused = resized(client, **enforce)
+    assert (refused.status_code, sentence in detail(refused)) == (400, True), detail(refused)
+    assert cloud.trusts == {}
+
+
+@pytest.mark.parametrize("enforce", [{}, {"hook": "a"}, {"flavor": "big"}])
+def test_members_are_made_of_something(client, enforce):
+    body = {"scaling": {**SCALING_BODY["scaling"], "enforce": enforce}}
+    refused = client.put(f"/v1/scaling/{GROUP}", json=body, headers=OWN_ADMIN)
+    assert refused.status_code == 400
+    assert "enforce" in detail(refused)
+
+
+def test_a_cloud_without_heat_resizes_no_stack(client, cloud):
+    cloud.refuses = CapabilityMissingError("The cloud has no Heat.")
+    refused = resized(client)
+    assert (refused.status_code, detail(refused)) == (409, "The cloud has no Heat.")
 
 
 def test_members_are_made_in_the_project_of_their_group(client, cloud):

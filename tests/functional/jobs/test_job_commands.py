@@ -28,6 +28,7 @@ from nova_numa_ext.cli.group import ShowGroupTopology
 from nova_numa_ext.cli.jobs_client import JobRefusedError, JobsClient
 from nova_numa_ext.orchestrator.api import app, policies
 from nova_numa_ext.orchestrator.cloud.cabling import Cabling
+from nova_numa_ext.orchestrator.cloud.stacks import Stack
 from nova_numa_ext.orchestrator.cloud.user import (
     ProjectQuota,
     UserFlavor,
@@ -76,6 +77,7 @@ CLOUD = SimpleNamespace(
     networks=lambda _name: (UserNetwork("n-1", "blue"),),
     available_networks=lambda: (UserNetwork("n-1", "blue"),),
     quota=ProjectQuota,
+    stack=lambda name: Stack("s-1", name, "CREATE_COMPLETE", "", {"size": "3"}),
     project_of=lambda _server: "project-1",
     server_group=lambda uuid: "project-1" if uuid == GROUP else None,
     user_group=lambda uuid: UserGroup("project-1", ("s-1", "s-2")) if uuid == GROUP else None,
@@ -528,6 +530,17 @@ def test_an_elastic_group_is_enforced_and_its_members_are_shown(shell, client, j
     groups = ScalingGroups(jobs._database)
     groups.record(groups.read(GROUP), [], Actor("engine"), act=Act(("token-1",)))
     assert "(no server yet) asked" in shell(group_scaling.ShowScaling, GROUP)[1]
+
+
+def test_an_elastic_group_is_enforced_by_a_stack(shell, client):
+    words = [GROUP, "--csv", "web.csv", "--objective-ms", "35", "--heat-stack", "web"]
+    asked = [*words, "--heat-parameter", "size", "-f", "json"]
+    admin = Adapter(client, "admin", "member", "reader")
+    made = json.loads(shell(group_scaling.SetScaling, *asked, adapter=admin)[1])
+    assert (made["mode"], made["enforce"]["heat"]["parameter"]) == ("enforce", "size")
+    for wrong in (words, [*asked, "--flavor", "big"], [*asked, "--network", "blue"]):
+        with pytest.raises(InvalidValueError, match="--heat"):
+            shell(group_scaling.SetScaling, *wrong, adapter=admin)
 
 
 def test_an_elastic_group_is_set_shown_paused_resumed_and_deleted(shell, client, jobs, tmp_path):

@@ -2,13 +2,15 @@
 """The cloud as a user's token shows it: which requests are sent, and what is made of the answers."""
 
 from json import dumps
+from types import SimpleNamespace
 
 import pytest
 from keystoneauth1 import session
 from keystoneauth1.access import AccessInfoV3
-from keystoneauth1.exceptions import ConnectFailure
+from keystoneauth1.exceptions import ConnectFailure, EndpointNotFound
 
 from nova_numa_ext.orchestrator.cloud.asking import SilentError
+from nova_numa_ext.orchestrator.cloud.stacks import Stack
 from nova_numa_ext.orchestrator.cloud.user import (
     ProjectQuota,
     TokenCloud,
@@ -77,7 +79,7 @@ def cloud(service):
 
 
 def cloud_of(service, **more):
-    adapters = dict.fromkeys(("compute", "image", "network", "identity"), service)
+    adapters = dict.fromkeys(("compute", "image", "network", "orchestration", "identity"), service)
     return TokenCloud(token(**more), **adapters, trustee=lambda: "jobs-1", roles=("member",))
 
 
@@ -97,6 +99,30 @@ def test_a_flavor_is_found_by_its_name_on_whatever_page(service, cloud):
     assert cloud.flavor("big one/é").uuid == "7"
     assert service.asked[0] == ("GET", "/flavors/big%20one%2F%C3%A9")
     assert cloud.flavor("none") is None
+
+
+def test_a_stack_is_found_by_its_id_or_name(service, cloud):
+    row = {"id": UUID, "stack_name": "web é"}
+    shown = row | {"stack_status": "CREATE_COMPLETE", "parameters": {"size": 3}}
+    service.answers |= {
+        f"/stacks?id={UUID}": (200, {"stacks": [row]}),
+        "/stacks?name=web+%C3%A9": (200, {"stacks": [row]}),
+        "/stacks?name=none": (200, {"stacks": []}),
+        f"/stacks/web%20%C3%A9/{UUID}": (200, {"stack": shown}),
+    }
+    found = Stack(UUID, "web é", "CREATE_COMPLETE", "", {"size": "3"})
+    assert cloud.stack(UUID) == cloud.stack("web é") == found
+    assert found.size("size") == 3
+    assert cloud.stack("none") is None
+
+
+def test_a_cloud_without_heat_says_so():
+    def absent(*_path, **_options):
+        raise EndpointNotFound("public endpoint for orchestration service not found")
+
+    cloud = cloud_of(SimpleNamespace(request=absent))
+    with pytest.raises(CapabilityMissingError, match="The cloud has no Heat: its catalogue"):
+        cloud.stack("web")
 
 
 def test_whose_a_server_is_nova_says_with_the_users_token(service, cloud):
