@@ -122,6 +122,14 @@ def follow(connection: Connection, uuid: str, actor: Actor, reasons: Sequence[Re
     job_rows.note(connection, job.id, actor, to, what=what, reasons=_of_leases(reasons))
 
 
+def flags(connection: Connection, uuid: str) -> tuple[bool, bool]:
+    """Return whether a job's user has it held, and has cancelled it; '' is no job."""
+    columns = tables.job.c
+    query = select(columns.held, columns.cancelled).where(columns.uuid == uuid)
+    found = connection.execute(query).first()
+    return (False, False) if found is None else (found.held, found.cancelled)
+
+
 def unfinished(connection: Connection) -> dict[str, AttachJob]:
     """Return the jobs that ask for remote GPUs and have not ended, by uuid."""
     columns = tables.job.c

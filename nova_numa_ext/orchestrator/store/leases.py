@@ -18,8 +18,8 @@ from sqlalchemy import Connection, Row, Select, delete, func, select
 
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
-from nova_numa_ext.orchestrator.store.attach_jobs import insert_attach, unfinished
-from nova_numa_ext.orchestrator.store.database import Database
+from nova_numa_ext.orchestrator.store.attach_jobs import flags, insert_attach, unfinished
+from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
 from nova_numa_ext.orchestrator.store.lease_rows import (
     UNCLAIMED,
     change_row,
@@ -237,9 +237,11 @@ class Leases:
     ) -> list[StoredLease]:
         """Say what leases are to hold, before it is claimed, of all or of none.
 
+        :param members: of one job
         :param choices: one for each, in order
         :raises ConflictError: one is claimed already, or does not wait for that
-        :raises LostRaceError: one has changed since it was read
+        :raises LostRaceError: one has changed since it was read, or a GPU is chosen and the user has their job held, or
+            has cancelled it
         """
         for each in members:
             if each.claimed or each.state is not LeaseState.RESERVED:
@@ -249,6 +251,9 @@ class Leases:
                 placed = replace(each.lease, gpu_host=choice.host)
                 more = {"gpu": choice.gpu, "amounts": dict(choice.amounts)}
                 change_row(connection, each, placed, actor, each.reasons, **more)
+            # After the write, so that no change of the job comes between; the round had read it before.
+            if any(choice.gpu for choice in choices) and any(flags(connection, members[0].job)):
+                raise LostRaceError(f"Job {members[0].job} has been held or cancelled.")
             return [read_again(connection, each.number) for each in members]
 
     def assign(self, stored: StoredLease, server: str, actor: Actor) -> StoredLease:

@@ -89,12 +89,22 @@ def test_a_job_that_never_ran_has_failed_unless_it_was_to_end(leases, jobs, term
 
 def test_a_job_and_its_leases_change_together_or_not_at_all(leases, jobs, monkeypatch):
     job, found = of_server(leases, jobs)
-    jobs.set(job, USER, held=True)
-    leases.choose(found, [CHOICE, CHOICE], USER)  # reads the job in its own transaction
+    leases.choose(found, [CHOICE, CHOICE], USER)
     with pytest.raises(LostRaceError):
         leases.choose(found, [NOTHING, NOTHING], USER)
     assert seen(jobs, job) is JobState.PLANNED
     assert {each.gpu for each in leases.find()} == {"gpu-1"}
+
+
+@pytest.mark.parametrize("asked", ["held", "cancelled"])
+def test_a_choice_does_not_override_what_its_user_asked_for_meanwhile(leases, jobs, asked):
+    """A round reads the jobs when it begins, and chooses seconds later."""
+    job, found = of_server(leases, jobs)
+    jobs.set(job, USER, **{asked: True})
+    with pytest.raises(LostRaceError):
+        leases.choose(found, [CHOICE, CHOICE], USER)
+    assert seen(jobs, job) is JobState.QUEUED
+    assert {each.gpu for each in leases.find()} == {""}
 
 
 def test_why_its_leases_wait_is_why_it_waits(leases, jobs):
