@@ -251,7 +251,7 @@ class Leases:
                 placed = replace(each.lease, gpu_host=choice.host)
                 more = {"gpu": choice.gpu, "amounts": dict(choice.amounts)}
                 change_row(connection, each, placed, actor, each.reasons, **more)
-            # After the write, so that no change of the job comes between; the round had read it before.
+            # After the writes, so that no change of the job comes between; the round had read it before.
             if any(choice.gpu for choice in choices) and any(flags(connection, members[0].job)):
                 raise LostRaceError(f"Job {members[0].job} has been held or cancelled.")
             return [read_again(connection, each.number) for each in members]
@@ -403,7 +403,7 @@ class Leases:
         What the old one holds stays its own until that host serves it no more: the new one waits behind all that were
         asked for before it.
 
-        :raises ConflictError: it is not LOST, or can be had of that host only
+        :raises ConflictError: it is not LOST, can be had of that host only, or its job is cancelled
         :raises LostRaceError: it has changed since it was read
         """
         if stored.state is not LeaseState.LOST:
@@ -419,13 +419,18 @@ class Leases:
             fresh = _in_place_of(connection, stored, actor)
             why = (Reason(LeaseTerm.REPLACED, fresh.uuid),)
             change_row(connection, stored, released, actor, why)
+            # After the writes: SQLite refuses a transaction that reads first where another has written since.
+            if _is_cancelled(connection, stored):
+                raise ConflictError(
+                    f"Lease {stored.uuid} is of job {stored.job}, which is cancelled: it is being released."
+                )
             return fresh
 
     def write_off(self, stored: StoredLease, actor: Actor) -> StoredLease:
         """End a lease whose GPU's host is off, and ask for the same, both or none; return it.
 
-        What it holds is free at once. One that ends already is not asked for again, nor is one that can be had of that
-        host only.
+        What it holds is free at once. One that ends already is not asked for again, nor is one whose job is cancelled,
+        nor one that can be had of that host only.
 
         :raises ConflictError: it waits for a GPU, or has ended
         :raises LostRaceError: it has changed since it was read
@@ -438,11 +443,16 @@ class Leases:
         again = stored.state is not LeaseState.RELEASING and not stored.asked.pool
         if stored.state is LeaseState.RELEASING:
             why += stored.reasons
+        if again:
+            with self._database.transaction() as connection:
+                again = not _is_cancelled(connection, stored)
         with self._database.transaction() as connection:
             if again:
                 fresh = _in_place_of(connection, stored, actor)
                 why.append(Reason(LeaseTerm.REPLACED, fresh.uuid))
             change_row(connection, stored, leases.write_off(stored.lease), actor, why)
+            if again and _is_cancelled(connection, stored):
+                raise LostRaceError(f"Job {stored.job} has been cancelled.")
             return read_again(connection, stored.number)
 
     def purge(self, before: float, most: int = 1000) -> int:
@@ -519,6 +529,11 @@ def _waiting(
     fresh = Lease(str(uuids.uuid4()), gpu_host="")
     row = new_row(fresh, owner, asked, server, why, job=job, **UNCLAIMED)
     return read_again(connection, connection.execute(row).lastrowid)
+
+
+def _is_cancelled(connection: Connection, stored: StoredLease) -> bool:
+    _, cancelled = flags(connection, stored.job)
+    return cancelled
 
 
 def _in_place_of(connection: Connection, stored: StoredLease, actor: Actor) -> StoredLease:

@@ -19,6 +19,7 @@ from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
+from placement_traits.errors import ConflictError
 from placement_traits.names import RemoteGpuApi, ServiceLevel
 from placement_traits.reason import Reason
 from tests.functional.jobs.test_lease_rounds import rounds  # noqa: F401 - a fixture
@@ -167,6 +168,24 @@ def test_what_is_asked_for_again_waits_by_a_job_of_its_own(leases, jobs):
     assert fresh.job not in {"", job.uuid}
     assert seen(jobs, job) is JobState.ENDING
     assert jobs.read(fresh.job).state is JobState.QUEUED
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_what_its_user_has_cancelled_is_not_asked_for_again(leases, jobs, silent):
+    """An operator says that the host is off, or asks again, before an engine has released the lease."""
+    job, found = of_server(leases, jobs, count=1)
+    held = leases.hold(*leases.choose(found, [CHOICE], USER), USER)
+    used = leases.change(held, life.start, USER)
+    jobs.set(jobs.read(job.uuid), USER, (Reason(JobTerm.CANCELLED, "user-1"),), cancelled=True)
+    if silent:
+        lost = leases.change(used, life.lose, USER)
+        with pytest.raises(ConflictError, match="is cancelled"):
+            leases.requeue(lost, USER)
+    else:
+        ends = leases.write_off(used, USER)
+        assert [each.term for each in ends.reasons] == ["host_off"]
+        assert seen(jobs, job) is JobState.ENDING
+    assert [each.uuid for each in leases.find()] == [used.uuid]
 
 
 def test_jobs_of_both_kinds_are_in_one_order(leases, jobs):
