@@ -374,7 +374,8 @@ class LeaseRounds:
         why = (found.waits[uuid],)
         if members[0].asked.unmet is Unmet.STOP:
             return self._leases.stop(members, why, actor)
-        return [self._leases.wait(each, why, actor) for each in members]
+        job = self._jobs.get(members[0].job)
+        return [self._leases.wait(each, why, actor, job) for each in members]
 
     def _reserved(
         self,

@@ -17,12 +17,13 @@ two transactions change two leases of one job at a time, neither sees the other'
 next step of one of them. It does not for good: the last step of each lease is the engine's, one after the other.
 """
 
+import json
 import uuid as uuids
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, Text, insert, select, type_coerce, update
 
 from nova_numa_ext.orchestrator.store import job_rows, tables
 from nova_numa_ext.orchestrator.store.actor import Actor
@@ -92,6 +93,8 @@ def insert_attach(
 def follow(connection: Connection, uuid: str, actor: Actor, reasons: Sequence[Reason]) -> None:
     """Take a job along with a change of one of its leases; one that has ended, or is not there, stays so.
 
+    Where only a number in why it waits is another, no event is stored: it may be in each round.
+
     :param uuid: of the job
     :param reasons: of the lease
     :raises LostRaceError: its user has changed it meanwhile
@@ -103,7 +106,9 @@ def follow(connection: Connection, uuid: str, actor: Actor, reasons: Sequence[Re
     of_it = select(tables.lease.c.state, tables.lease.c.claimed, tables.lease.c.gpu)
     found = connection.execute(of_it.where(tables.lease.c.job == uuid)).all()
     was, to = JobState(job.state), _state(job, found, reasons)
-    waits = to is JobState.QUEUED and _terms(reasons) != [each["term"] for each in job.reasons]
+    of_leases = _of_leases(reasons)
+    asked = job.held or job.cancelled
+    waits = to is JobState.QUEUED and not asked and job_rows.plain(of_leases) != job.reasons
     if to is was and not waits:
         return
     changed = connection.execute(
@@ -112,14 +117,21 @@ def follow(connection: Connection, uuid: str, actor: Actor, reasons: Sequence[Re
         .values(
             state=to,
             version=job.version + 1,
-            reasons=job_rows.plain(_of_leases(reasons)),
+            reasons=job_rows.plain(of_leases),
             **_times(was, to),
         )
     )
     if changed.rowcount != 1:
         raise LostRaceError(f"Job {uuid} has changed since it was read.")
+    if to is was and _terms(reasons) == [each["term"] for each in job.reasons]:
+        return
     what = "reasons" if to is was else "state"
-    job_rows.note(connection, job.id, actor, to, what=what, reasons=_of_leases(reasons))
+    job_rows.note(connection, job.id, actor, to, what=what, reasons=of_leases)
+
+
+def says(job: AttachJob, reasons: Sequence[Reason]) -> bool:
+    """Return whether why a job waits is why its leases do; never where the database has a form of its own for JSON."""
+    return job.reasons == json.dumps(job_rows.plain(_of_leases(reasons)))
 
 
 def flags(connection: Connection, uuid: str) -> tuple[bool, bool]:
@@ -143,6 +155,7 @@ def unfinished(connection: Connection) -> dict[str, AttachJob]:
         columns.cancelled,
         columns.max_wait_s,
         columns.state == JobState.QUEUED,
+        type_coerce(columns.reasons, Text),
     ).where(
         columns.kind == JobKind.ATTACH,
         columns.state.in_([each for each in JobState if not each.final]),

@@ -18,7 +18,13 @@ from sqlalchemy import Connection, Row, Select, delete, func, select
 
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
-from nova_numa_ext.orchestrator.store.attach_jobs import flags, insert_attach, unfinished
+from nova_numa_ext.orchestrator.store.attach_jobs import (
+    flags,
+    follow,
+    insert_attach,
+    says,
+    unfinished,
+)
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
 from nova_numa_ext.orchestrator.store.lease_rows import (
     UNCLAIMED,
@@ -270,14 +276,25 @@ class Leases:
             raise ConflictError(f"Lease {stored.uuid} has ended, or is about to.")
         return self._write(stored, stored.lease, actor, stored.reasons, server=server)
 
-    def wait(self, stored: StoredLease, reasons: Sequence[Reason], actor: Actor) -> StoredLease:
+    def wait(
+        self,
+        stored: StoredLease,
+        reasons: Sequence[Reason],
+        actor: Actor,
+        job: AttachJob | None = None,
+    ) -> StoredLease:
         """Say why a lease of which Placement holds nothing waits.
 
+        :param job: its job as of this round, which may say otherwise where its user has held and released it
         :raises LostRaceError: it has changed since it was read
         """
-        if stored.reasons == tuple(reasons):
-            return stored
-        return self._write(stored, stored.lease, actor, reasons)
+        if stored.reasons != tuple(reasons):
+            return self._write(stored, stored.lease, actor, reasons)
+        if job is not None and not says(job, reasons):
+            with self._database.transaction() as connection:
+                actor.fence(connection)
+                follow(connection, stored.job, actor, reasons)
+        return stored
 
     def stop(
         self, members: Sequence[StoredLease], reasons: Sequence[Reason], actor: Actor

@@ -200,12 +200,14 @@ class AttachJob(QueuedJob):
     """What the engine has to know of a job that asks for remote GPUs; fields as of :class:`StoredJob`.
 
     :param queued: it is in the queue now; else all that it has waited is in ``waited_s``
+    :param reasons: the text that is stored
     """
 
     held: bool
     cancelled: bool
     max_wait_s: float | None
     queued: bool
+    reasons: str
 
     def waiting_s(self, now: float) -> float:
         """Return for how long it has waited, seconds, all stays in the queue together."""

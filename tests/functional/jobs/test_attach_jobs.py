@@ -116,6 +116,21 @@ def test_why_its_leases_wait_is_why_it_waits(leases, jobs):
     assert [each.what for each in jobs.events(job)] == ["state", "reasons"]
 
 
+def test_why_a_job_waits_keeps_the_newest_numbers_and_one_event(leases, jobs):
+    job, found = of_server(leases, jobs, count=1)
+    for free_mb in (2, 3):
+        found = [leases.wait(found[0], (Reason("no_gpu", "opencl", free_mb),), USER)]
+    assert [each.against for each in jobs.read(job.uuid).reasons] == [3]
+    assert [each.what for each in jobs.events(job)] == ["state", "reasons"]
+
+
+def test_why_a_job_is_held_stays_while_it_is(leases, jobs):
+    job, found = of_server(leases, jobs, count=1)
+    jobs.set(job, USER, (Reason(JobTerm.HELD, "user-1"),), held=True)
+    leases.wait(found[0], (Reason("no_gpu", "opencl", 1000),), USER)
+    assert [each.term for each in jobs.read(job.uuid).reasons] == [JobTerm.HELD]
+
+
 def test_what_a_job_has_waited_counts_once(leases, jobs, database):
     """Its first stay in the queue is over when a GPU is chosen, and it comes back when that is full."""
     job, found = of_server(leases, jobs, count=1)
@@ -210,6 +225,22 @@ def test_a_job_that_is_held_gets_no_gpu_before_it_is_released(rounds):  # noqa: 
     jobs.set(job_of(rounds, lease), USER, (Reason(JobTerm.RELEASED, "user-1"),), held=False)
     rounds.round()
     assert (rounds.now(lease).claimed, job_of(rounds, lease).state) == (True, JobState.RUNNING)
+
+
+def test_a_job_that_is_released_says_again_why_it_waits(rounds):  # noqa: F811
+    """Its lease waits for what it waited for before: nothing of the lease changes."""
+    jobs = Jobs(rounds.leases._database)
+    lease = rounds.ask(9000)
+    rounds.round()
+    waits = job_of(rounds, lease).reasons
+    jobs.set(job_of(rounds, lease), USER, (Reason(JobTerm.HELD, "user-1"),), held=True)
+    rounds.round()
+    jobs.set(job_of(rounds, lease), USER, (Reason(JobTerm.RELEASED, "user-1"),), held=False)
+    rounds.round()
+    released = job_of(rounds, lease)
+    assert released.reasons == waits
+    rounds.round()
+    assert job_of(rounds, lease).version == released.version, "once"
 
 
 @pytest.mark.parametrize("runs", [False, True])
