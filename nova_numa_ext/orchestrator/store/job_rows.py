@@ -187,7 +187,8 @@ def _incomplete(row: Row[Any], error: Exception) -> StoredJob:
     """Return a job as far as it can be read."""
     reason = Reason(JobTerm.OTHER_FORM, cut(f"{type(error).__name__}: {error}"))
     nothing = dict.fromkeys(("excluded", "reserved", "steps", "reasons"), ())
-    known = {**row._mapping, **nothing, "plan": None, "target": None}
+    kind = row.kind if row.kind in tuple(JobKind) else JobKind.SERVERS
+    known = {**row._mapping, **nothing, "plan": None, "target": None, "kind": kind}
     job = _job(SimpleNamespace(**known), ())
     return replace(job, reasons=(reason,), whole=False)
 

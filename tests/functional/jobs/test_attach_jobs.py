@@ -212,6 +212,15 @@ def test_jobs_of_both_kinds_are_in_one_order(leases, jobs):
     assert jobs.usage("project-1") == (1, plain.parts[0].count), "leases have limits of their own"
 
 
+def test_a_job_of_a_kind_of_a_later_release_is_listed(leases, jobs, database):
+    job, _ = of_server(leases, jobs)
+    with database.transaction() as connection:
+        connection.execute(tables.job.update().values(kind="later"))
+    (listed,) = jobs.find(incomplete=True)
+    assert (listed.uuid, listed.whole) == (job.uuid, False)
+    assert "later" in listed.reasons[0].value
+
+
 def job_of(rounds, lease):  # noqa: F811
     return Jobs(rounds.leases._database).read(rounds.now(lease).job)
 
