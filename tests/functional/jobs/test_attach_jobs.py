@@ -15,6 +15,8 @@ from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
 from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.stored_lease import NOTHING, LeaseChoice, LeaseSpec
 from nova_numa_ext.policy.jobs.job import JobKind
+from nova_numa_ext.policy.jobs.queue_order import in_order
+from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
 from nova_numa_ext.policy.remote_gpu import leases as life
@@ -204,12 +206,12 @@ def test_what_its_user_has_cancelled_is_not_asked_for_again(leases, jobs, silent
 
 
 def test_jobs_of_both_kinds_are_in_one_order(leases, jobs):
-    plain = jobs.create(new_job(priority=1))
-    of_server(leases, jobs)
-    found, _ = jobs.in_queue()
-    assert len(found) == 2
-    assert found[0].uuid == plain.uuid
-    assert jobs.usage("project-1") == (1, plain.parts[0].count), "leases have limits of their own"
+    attach, _ = of_server(leases, jobs)
+    first, last = (jobs.create(new_job(priority=each)) for each in (1, -1))
+    found, now = jobs.in_queue()
+    found = in_order(found, now, QueueSettings())
+    assert [each.uuid for each in found] == [first.uuid, attach.uuid, last.uuid]
+    assert jobs.usage("project-1") == (2, 2 * first.parts[0].count), "leases have limits of their own"
 
 
 def test_a_job_of_a_kind_of_a_later_release_is_listed(leases, jobs, database):
