@@ -2,7 +2,7 @@
 """Rows of the table ``lease``: how a lease is written and read."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -23,6 +23,8 @@ from placement_traits.reason import Reason
 
 UNCLAIMED: Final[Mapping[str, Any]] = MappingProxyType({"gpu": "", "amounts": {}, "claimed": False})
 """Of a lease of which Placement holds nothing."""
+
+_SPEC_FIELDS: Final = {each.name for each in fields(LeaseSpec)}
 
 
 def new_row(
@@ -166,9 +168,11 @@ def _understood(row: Row[Any]) -> StoredLease:
 
 
 def _spec(stored: Mapping[str, Any]) -> LeaseSpec:
+    """Return what was asked for, without what a later release may ask for more: the lease goes on without it."""
     known = {
         "level": ServiceLevel(stored["level"]),
         "api": RemoteGpuApi(stored["api"]),
         "unmet": Unmet(stored.get("unmet", Unmet.WAIT)),
     }
-    return LeaseSpec(**{**stored, **known})
+    plain = {name: stored[name] for name in _SPEC_FIELDS & stored.keys()}
+    return LeaseSpec(**{**plain, **known})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs that ask for remote GPUs: in the queue of jobs, and never elsewhere than their leases."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -221,6 +221,14 @@ def test_a_job_of_a_kind_of_a_later_release_is_listed(leases, jobs, database):
     (listed,) = jobs.find(incomplete=True)
     assert (listed.uuid, listed.whole) == (job.uuid, False)
     assert "later" in listed.reasons[0].value
+
+
+def test_a_lease_of_which_a_later_release_asks_for_more_goes_on(leases, database):
+    asked = leases.create("project-1", "user-1", ASKED)
+    later = {**asdict(ASKED), "lanes": 2}
+    with database.transaction() as connection:
+        connection.execute(tables.lease.update().values(asked=later))
+    assert leases.read(asked.uuid) == asked
 
 
 def job_of(rounds, lease):  # noqa: F811
