@@ -129,7 +129,10 @@ def _purge(conf: cfg.ConfigOpts, arguments: argparse.Namespace) -> int:
     leases, gone = Leases(database), 0
     while found := leases.purge(before, _AT_ONCE):
         gone += found
-    _say(f"{gone} leases that ended more than {arguments.older_than:g} days ago were deleted.")
+    _say(
+        f"{gone} leases that ended more than {arguments.older_than:g} days ago were deleted, with the jobs of which "
+        "none is left."
+    )
     return 0
 
 

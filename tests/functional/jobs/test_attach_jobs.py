@@ -211,7 +211,9 @@ def test_jobs_of_both_kinds_are_in_one_order(leases, jobs):
     found, now = jobs.in_queue()
     found = in_order(found, now, QueueSettings())
     assert [each.uuid for each in found] == [first.uuid, attach.uuid, last.uuid]
-    assert jobs.usage("project-1") == (2, 2 * first.parts[0].count), "leases have limits of their own"
+    assert jobs.usage("project-1") == (2, 2 * first.parts[0].count), (
+        "leases have limits of their own"
+    )
 
 
 def test_a_job_of_a_kind_of_a_later_release_is_listed(leases, jobs, database):

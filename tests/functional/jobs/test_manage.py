@@ -105,8 +105,11 @@ def test_leases_that_ended_are_purged_with_jobs(url, configure, capsys):
     lives, ended = (leases.create("p", "u", spec) for _ in range(2))
     leases.change(leases.change(ended, life.release, Actor("u")), life.end, Actor("u"))
     assert main([configure(of_database(url)), "purge", "--older-than", "0"]) == 0
-    assert "\n1 leases" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "\n1 leases" in out
+    assert "with the jobs of which none is left" in out
     assert leases.find() == [lives]
+    assert [each.uuid for each in Jobs(Database(url)).find()] == [lives.job]
 
 
 @pytest.mark.parametrize(
