@@ -101,7 +101,7 @@ class LeaseRounds:
         self._placed = servers.placed
         self._requests = ServerRequests(stored, servers)
         self._moves = LeaseMoves(stored, claims, self._reached, self._nic_of)
-        self._wires = LeaseWires(stored, claims, servers.nic)
+        self._wires = LeaseWires(stored, claims, self._nic)
         self._silence = Silence()
         self._suspects: dict[str, _Suspect] = {}
         self._without_host: frozenset[str] = frozenset()

@@ -982,6 +982,26 @@ def test_a_lease_waits_for_the_nic_of_its_servers_host(service, clients):
     assert service.claims.read(lease.uuid) is None
 
 
+def test_the_nic_of_a_servers_host_is_read_once_a_round(service, clients, placement, monkeypatch):
+    """And not for each lease after each look: these may be thousands."""
+    PoolReporter(placement.client).sync(pool("g1", gpus=("a", "b")))
+    for _ in range(3):
+        service.obey()
+        asking(service, count=2, network_mbps=100)
+        service.round()
+    assert [each.claimed for each in service.leases.find()] == [True, True]
+    service.rounds.look(lambda: None, service.trouble)
+    read, asked = pool_reader.client_nic, []
+
+    def counted(client, root):
+        asked.append(root)
+        return read(client, root)
+
+    monkeypatch.setattr(pool_reader, "client_nic", counted)
+    service.round()
+    assert asked == ["c1"]
+
+
 def test_a_server_that_moves_to_a_host_whose_nic_is_full_keeps_its_gpu(service, clients, caplog):
     """It holds what it held, and what it lacks is claimed in a later look, when there is room."""
     lease = in_use(service, "c1", "c2", mbps=400)
