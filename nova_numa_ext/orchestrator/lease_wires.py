@@ -62,9 +62,9 @@ class LeaseWires:
         pool = next(
             (each for each in lent() if any(gpu.uuid == stored.gpu for gpu in each.gpus)), None
         )
-        if pool is None:
-            return stored
         self._followed[stored.uuid] = place
+        if pool is None:  # its host is silent, or lends the GPU no more
+            return stored
         nics = self._nics(stored, pool, client)
         desired = lease_claims.rewired(stored.amounts, nics, stored.asked.network_mbps)
         return stored if desired == stored.amounts else self._swapped(stored, desired, actor, may)

@@ -1002,6 +1002,18 @@ def test_the_nic_of_a_servers_host_is_read_once_a_round(service, clients, placem
     assert asked == ["c1"]
 
 
+def test_pools_are_not_read_in_each_round_for_a_gpu_that_is_lent_no_more(
+    service, clients, monkeypatch
+):
+    in_use(service, "c1", mbps=200)
+    asked = []
+    monkeypatch.setattr(service.rounds, "_pools", lambda: asked.append("pools") or ())
+    service.rounds._wires.forget()
+    for _ in range(3):
+        service.round()
+    assert asked == ["pools"], "once between two looks"
+
+
 def test_a_server_that_moves_to_a_host_whose_nic_is_full_keeps_its_gpu(service, clients, caplog):
     """It holds what it held, and what it lacks is claimed in a later look, when there is room."""
     lease = in_use(service, "c1", "c2", mbps=400)
