@@ -4,7 +4,7 @@
 A lease that is promised bandwidth holds it at both ends, of its GPU's host and of its server's, and of neither where
 these are one host. Nova moves servers as it likes; one write in Placement swaps what the lease holds then, and GPU and
 core stay. Where Placement refuses, because the NIC there has no room left, the lease keeps its GPU and holds what it
-held: its server is there already. It is tried again each minute.
+held: its server is there already. It is tried again each minute, and logged once.
 """
 
 import logging
@@ -36,9 +36,15 @@ class LeaseWires:
     ) -> None:
         self._leases, self._claims, self._nic = stored, claims, nic
         self._followed: dict[str, tuple[str, str]] = {}
+        self._refused: dict[str, tuple[str, str]] = {}
 
     def forget(self) -> None:
         """Look at all leases again, those that were refused, too."""
+        self._refused = {
+            uuid: place
+            for uuid, place in self._refused.items()
+            if self._followed.get(uuid) == place
+        }
         self._followed = {}
 
     def follow(
@@ -67,7 +73,12 @@ class LeaseWires:
             return stored
         nics = self._nics(stored, pool, client)
         desired = lease_claims.rewired(stored.amounts, nics, stored.asked.network_mbps)
-        return stored if desired == stored.amounts else self._swapped(stored, desired, actor, may)
+        if desired == stored.amounts:
+            return stored
+        swapped = self._swapped(stored, desired, place, actor, may)
+        if swapped is not stored:
+            self._refused.pop(stored.uuid, None)
+        return swapped
 
     def _nics(self, stored: StoredLease, pool: Pool, client: str) -> list[str]:
         """Return the providers of the NICs of both ends."""
@@ -85,6 +96,7 @@ class LeaseWires:
         self,
         stored: StoredLease,
         desired: Amounts,
+        place: tuple[str, str],
         actor: Actor,
         may: Callable[[], None],
     ) -> StoredLease:
@@ -95,7 +107,10 @@ class LeaseWires:
             try:
                 self._claims.write(replace(held, amounts=desired), may=may)
             except NoRoomError as error:
-                _LOG.warning(
+                again = self._refused.get(stored.uuid) == place
+                self._refused[stored.uuid] = place
+                _LOG.log(
+                    logging.DEBUG if again else logging.WARNING,
                     "lease %s is promised %s MB/s, which the NICs between its GPU and its server do not have: %s",
                     stored.uuid,
                     stored.asked.network_mbps,
