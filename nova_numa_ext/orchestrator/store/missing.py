@@ -11,11 +11,26 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
+from placement_traits.errors import ConflictError
+
 
 def create_table(name: str, *columns: "sa.Column[Any]", **options: Any) -> None:
-    """Make a table with all of its columns; parameters as of ``alembic.op.create_table``."""
+    """Make a table with all of its columns; parameters as of ``alembic.op.create_table``.
+
+    :raises ConflictError: there is another one of that name, of another service
+    """
     if not _seen().has_table(name):
         op.create_table(name, *columns, **options)
+        return
+    there = {each["name"] for each in _seen().get_columns(name)}
+    missing = [
+        each.name for each in columns if isinstance(each, sa.Column) and each.name not in there
+    ]
+    if missing:
+        raise ConflictError(
+            f"The database has a table {name} without {', '.join(missing)}, which is not the job service's: "
+            "[database]connection is to name a database of its own."
+        )
 
 
 def add_column(table: str, column: "sa.Column[Any]") -> None:

@@ -7,11 +7,11 @@ import pymysql
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import event, select, text
+from sqlalchemy import event, inspect, select, text
 
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.tables import METADATA, Now, leader
-from placement_traits.errors import ServiceUnavailableError
+from placement_traits.errors import ConflictError, ServiceUnavailableError
 
 
 class CutOffError(Exception):
@@ -30,6 +30,17 @@ def test_a_second_sync_changes_nothing(empty_url):
     for _ in range(2):
         database.sync()
         assert database.version() == ("0010", "0010")
+
+
+def test_the_tables_of_another_service_are_left_alone(empty_url):
+    database = Database(empty_url)
+    with database.transaction() as connection:
+        connection.execute(text("CREATE TABLE leader (id INTEGER PRIMARY KEY, elected VARCHAR(9))"))
+    with pytest.raises(ConflictError, match=r"a table leader without .* a database of its own"):
+        database.sync()
+    with database.transaction() as connection:
+        columns = {each["name"] for each in inspect(connection).get_columns("leader")}
+    assert columns == {"id", "elected"}
 
 
 def one_statement_more(database):
