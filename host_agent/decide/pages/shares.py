@@ -155,6 +155,8 @@ def _searched(
         why = (why[0], *new) if new else why
         if (search.started, search.dwp) != stood:
             fitted = _fitted(Memory(search.desired), guest, cores, before, options)
+    if not search.queued:
+        why = tuple(each for each in why if each.term != Term.SEARCH_QUEUED)
     if _knows_nothing(why[0], search, options):
         used = Reason(
             Term.MEMORY_POLICY_USED, MemoryPolicy.LOCAL, "neither calibration nor counters"

@@ -229,6 +229,24 @@ def test_a_search_waits_for_pages_that_it_can_divide() -> None:
     assert found.memory_shares == pytest.approx(dict.fromkeys(range(4), 0.25))
 
 
+def test_a_search_that_leaves_the_queue_says_no_more_that_it_waits_for_its_turn() -> None:
+    specs = {**BE, "numa_ext:memory_policy": "bwap_uniform"}
+    options = replace(QUICK, bwap=replace(QUICK.bwap, at_once=1))
+    rounds = Rounds([guest("a", specs), guest("b", specs)], options)
+    rounds.counters = dict.fromkeys("ab", ServerCounters(mpi=0.02, stall_rate=1.0))
+
+    def queued() -> int:
+        decision = rounds.round()
+        of_both = [reason.term for name in "ab" for reason in desired(decision, name).reasons]
+        return of_both.count("search_queued")
+
+    for _ in range(2 * options.bwap.stable_samples):
+        waits = queued()
+    assert waits == 1
+    rounds.counters = dict.fromkeys("ab", ServerCounters())
+    assert queued() == 0
+
+
 def test_bwap_without_a_calibration_starts_uniform_and_says_so() -> None:
     rounds = Rounds([guest("a", {**BE, "numa_ext:memory_policy": "bwap"})])
     rounds.counters = {"a": ServerCounters(mpi=0.02, stall_rate=1.0)}
