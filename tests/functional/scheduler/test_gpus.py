@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers with GPUs on a Minsky: real Placement, real nova scheduler, nova's own PCI filter."""
 
+from uuid import UUID, uuid5
+
 import pytest
 from nova import exception, objects
 from nova.conf import CONF
@@ -34,23 +36,28 @@ TOPO = {"numa_ext:gpu_policy": "topo"}
 
 def child(cloud, host, name, *traits, **resources):
     """Add a provider as nova-compute makes it for a device; returns its uuid."""
+    made = str(uuid5(UUID(host.uuid), name))
     [(resource, total)] = resources.items()
-    if resource.startswith("CUSTOM_"):
-        cloud.placement.put(f"/resource_classes/{resource}")
-    body = {"name": f"{host.host}_{name}", "parent_provider_uuid": host.uuid}
-    uuid = cloud.placement.post("/resource_providers", body)["uuid"]
-    path = f"/resource_providers/{uuid}"
-    cloud.placement.put(
-        f"{path}/inventories",
-        {"resource_provider_generation": 0, "inventories": {resource: {"total": total}}},
-    )
-    for trait in traits:
-        if trait.startswith("CUSTOM_"):
-            cloud.placement.put(f"/traits/{trait}")
-    cloud.placement.put(
-        f"{path}/traits", {"resource_provider_generation": 1, "traits": list(traits)}
-    )
-    return uuid
+
+    def write():
+        if resource.startswith("CUSTOM_"):
+            cloud.placement.put(f"/resource_classes/{resource}")
+        body = {"name": f"{host.host}_{name}", "uuid": made, "parent_provider_uuid": host.uuid}
+        cloud.placement.post("/resource_providers", body)
+        path = f"/resource_providers/{made}"
+        cloud.placement.put(
+            f"{path}/inventories",
+            {"resource_provider_generation": 0, "inventories": {resource: {"total": total}}},
+        )
+        for trait in traits:
+            if trait.startswith("CUSTOM_"):
+                cloud.placement.put(f"/traits/{trait}")
+        cloud.placement.put(
+            f"{path}/traits", {"resource_provider_generation": 1, "traits": list(traits)}
+        )
+
+    cloud.once((made, traits, resource, total), write)
+    return made
 
 
 def pools(providers, busy=()):

@@ -37,8 +37,12 @@ def fabric(cloud):
     g1    lends GPUs "a" and "b" of 8000 MiB in "side"
     """
     cloud.lends = PoolReporter(cloud.placement)
-    cloud.lends.sync(pool("g1", gpus=("a", "b"), fabrics=("side",)))
-    cloud.lends.sync(pool("h3"))
+
+    def lend():
+        cloud.lends.sync(pool("g1", gpus=("a", "b"), fabrics=("side",)))
+        cloud.lends.sync(pool("h3"))
+
+    cloud.once("pools of g1 and h3", lend)
     cloud.claims = ClaimStore(cloud.placement)
     cloud.root = {name: cloud.host(name).uuid for name in ("h1", "h2", "h3")}
     cloud.publish("h2", remote_gpus=client("main"))
