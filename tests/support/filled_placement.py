@@ -11,6 +11,8 @@ class FilledPlacement:
     """A Placement with what nova would have put there, and shortcuts to look at it.
 
     :ivar conf: the options of Placement, where a fixture gives them
+    :ivar image: returns the whole database, where a fixture gives it
+    :ivar restore: puts such an image in the place of the database, where a fixture gives it
     :ivar root: nova's root provider, where a fixture makes one
     :ivar once: called with a name and what fills an empty Placement, leaves it so and returns what that returned; the
         writing is done once for all tests of a process
@@ -18,6 +20,8 @@ class FilledPlacement:
 
     conf: Any
     once: Any
+    image: Any
+    restore: Any
     root: str
 
     def __init__(self, adapter):

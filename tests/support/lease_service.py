@@ -29,10 +29,8 @@ from placement_traits import pool_reader
 from placement_traits.claim_store import ClaimStore
 from placement_traits.claims import emptied
 from placement_traits.names import RemoteGpuApi, ServiceLevel
-from placement_traits.pool_reporter import PoolReporter
 from tests.support.compute_api import ComputeApi, FakeHosts, FakeTrusts
 from tests.support.jobs_database import with_tables
-from tests.support.pools import pool as lent_pool
 
 ENGINE = Actor("engine")
 SERVER = str(uuid.uuid4())
@@ -54,7 +52,7 @@ def credential(host, role="numa_ext_host"):
 
 
 class LeaseService:
-    """The API, the engine's rounds, a database and a Placement with a pool on g1; hosts report by hand.
+    """The API, the engine's rounds, a database and a Placement with pools; hosts report by hand.
 
     :ivar placed: server -> host, as nova has put it
     :ivar projects: server -> project; others are of project-1
@@ -73,7 +71,6 @@ class LeaseService:
         self.placed, self.projects, self.limits, self.now_s = {}, {}, {}, 0.0
         self.fabrics, self.flavor = {}, None
         self.claims = ClaimStore(placement.client)
-        PoolReporter(placement.client).sync(lent_pool("g1"))
         self.start()
         conf = cfg.ConfigOpts()
         enforcer = policy.Enforcer(conf)

@@ -14,8 +14,10 @@ from nova_numa_ext.orchestrator.store.database import Database
 from placement_traits.claim_store import ClaimStore
 from placement_traits.claims import emptied
 from placement_traits.names import OWNER
+from placement_traits.pool_reporter import PoolReporter
 from tests.support.filled_placement import FilledPlacement
 from tests.support.jobs_database import with_tables
+from tests.support.pools import pool as lent_pool
 
 _KINDS = ("sqlite", "mariadb")
 
@@ -82,7 +84,29 @@ def database(url):
 def placement():
     """Placement in this process, for all tests of a module; providers come with fixtures like ``pool``."""
     with PlacementInProcess() as running:
-        yield FilledPlacement(running.adapter)
+        filled = FilledPlacement(running.adapter)
+        filled.image, filled.restore = running.image, running.restore
+        yield filled
+
+
+@pytest.fixture(scope="module")
+def lent(placement):
+    """The database of ``lending``, written once."""
+    PoolReporter(placement.client).sync(lent_pool("g1"))
+    return placement.image()
+
+
+@pytest.fixture
+def lending(placement, lent):
+    """Placement with the pool of g1, and nothing that the test before has left::
+
+    rgpu:g1             fabric main
+    ├─ rgpu:g1:cpu      CUSTOM_RGPU_CORE 4
+    ├─ rgpu:g1:nic-eth1 CUSTOM_RGPU_NET_MBPS 1000
+    └─ rgpu:g1:gpu-a    CUSTOM_RGPU_MEM_MB 8000; OPENCL
+    """
+    placement.restore(lent)
+    return placement
 
 
 @pytest.fixture

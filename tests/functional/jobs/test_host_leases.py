@@ -36,21 +36,13 @@ HOSTS = ("g1", "c1", "c2")
 
 
 @pytest.fixture
-def service(placement, tmp_path):
+def service(lending, tmp_path):
     """API, engine's rounds, database and a pool in Placement; hosts report as a test lets them::
 
     API, LeaseRounds ── leases.db
-    └─ Placement
-       └─ rgpu:g1             fabric main
-          ├─ rgpu:g1:cpu      CUSTOM_RGPU_CORE 4
-          ├─ rgpu:g1:nic-eth1 CUSTOM_RGPU_NET_MBPS 1000
-          └─ rgpu:g1:gpu-a    CUSTOM_RGPU_MEM_MB 8000; OPENCL
+    └─ Placement with the pool of g1
     """
-    found = LeaseService(placement, tmp_path)
-    yield found
-    found.forget()
-    for lent in found.lent():
-        PoolReporter(placement.client).remove(lent.host)
+    return LeaseService(lending, tmp_path)
 
 
 def test_a_lease_is_attached_where_its_server_runs_and_ends_when_its_host_says_so(service):

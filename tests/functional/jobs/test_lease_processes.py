@@ -213,22 +213,19 @@ class Client:
 
 
 @pytest.fixture
-def hosts(placement, tmp_path, request):
+def hosts(lending, tmp_path, request):
     """Three hosts beside the service of leases::
 
     g1    lends GPU a: 8000 MiB by OpenCL, 4 cores, eth1 1000 MB/s, in fabric main
     c1    a client, no server yet
     c2    a client, no server yet
     """
-    service = LeaseService(placement, tmp_path)
+    service = LeaseService(lending, tmp_path)
     apart = getattr(request, "param", "") == "apart"
     with tempfile.TemporaryDirectory() as short:  # a socket's path has 107 bytes
         found = Hosts(service, Path(short), apart=apart)
         yield found
         found.stop()
-    service.forget()
-    for lent in service.lent():
-        PoolReporter(placement.client).remove(lent.host)
 
 
 def attached(hosts, server=SERVER, host="c1"):

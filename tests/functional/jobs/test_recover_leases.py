@@ -11,7 +11,7 @@ from nova_numa_ext.orchestrator.store.leases import LIVING
 from nova_numa_ext.orchestrator.store.recovery import Recovery
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
-from placement_traits.claims import Claim, emptied
+from placement_traits.claims import Claim
 from placement_traits.names import LEASE_CONSUMER, REMOTE_GPU_MEMORY_MB, REMOTE_GPU_SHARE
 from tests.support.jobs_database import backed_up, restored
 from tests.support.lease_service import ASKED, ENGINE, SERVER, LeaseService
@@ -79,17 +79,14 @@ class Restored(LeaseService):
 
 
 @pytest.fixture
-def service(placement, url):
+def service(lending, url):
     """A service of leases whose database a test replaces by an old one::
 
     API, LeaseRounds ── leases.db, restored by ``restore``
     ├─ rgpu:g1     fabric main; 4 cores, NIC of 1000 MB/s, GPU a of 8000 MiB
     └─ g1, c1, c2  hosts that keep what they were last asked; servers run where ``run`` puts them
     """
-    found = Restored(placement, url)
-    yield found
-    for claim in found.held().values():
-        found.claims.write(emptied(claim))
+    return Restored(lending, url)
 
 
 def attached(service, server=SERVER, host="c1"):
