@@ -49,9 +49,6 @@ class Rounds:
         self.client = placement.client
         self.leases = Leases(Database(url, sqlite_synchronous=False))
         self.claims = ClaimStore(placement.client)
-        reporter = PoolReporter(placement.client)
-        reporter.sync(lent_pool("g1", gpus=("a", "b")))
-        reporter.sync(lent_pool("g2"))
         self.process = self.start(self.leases, self.claims)
         self.troubles = {}
 
@@ -106,9 +103,18 @@ def served(lease):
     return life.acknowledge(lease, lease.gpu_host, lease.epoch)
 
 
+@pytest.fixture(scope="module")
+def two_pools(placement):
+    """The database of ``rounds``, written once."""
+    reporter = PoolReporter(placement.client)
+    reporter.sync(lent_pool("g1", gpus=("a", "b")))
+    reporter.sync(lent_pool("g2"))
+    return placement.image()
+
+
 @pytest.fixture
-def rounds(placement, tmp_path):
-    """Engine's rounds of leases over a database and two pools; all claims end with the test::
+def rounds(placement, two_pools, tmp_path):
+    """Engine's rounds of leases over a database and two pools::
 
     LeaseRounds ── leases.db
     └─ Placement
@@ -119,10 +125,8 @@ def rounds(placement, tmp_path):
           └─ rgpu:g2:gpu-a    CUSTOM_RGPU_MEM_MB 8000; OPENCL
     """
     with_tables(tmp_path / "leases.db")
-    found = Rounds(placement, f"sqlite:///{tmp_path}/leases.db")
-    yield found
-    for claim in found.held().values():
-        found.claims.write(emptied(claim))
+    placement.restore(two_pools)
+    return Rounds(placement, f"sqlite:///{tmp_path}/leases.db")
 
 
 def test_a_lease_gets_a_gpu_holds_it_and_gives_it_back(rounds):
