@@ -338,8 +338,8 @@ def test_each_capability_is_what_its_operations_need(
 ) -> None:
     """QEMU is another user's, as on every host.
 
-    CAP_PERFMON alone is missed nowhere: with CAP_SYS_PTRACE and perf_event_paranoid below 3 the kernel lets user code
-    be counted, as a translated vCPU is. In turn it lets page tables be read since Linux 6.13 or so.
+    CAP_PERFMON alone is missed by vCPUs on KVM only: with CAP_SYS_PTRACE and perf_event_paranoid below 3 the kernel
+    lets user code be counted, as a translated vCPU is. In turn it lets page tables be read since Linux 6.13 or so.
     """
     (ram,) = stand_in.operations.guest_ram(stand_in.uuid)
     vcpu = stand_in.operations.process(stand_in.uuid).threads[-1].tid
@@ -352,6 +352,49 @@ def test_each_capability_is_what_its_operations_need(
     if missing == ("sys_ptrace",):  # the kernel's version decides
         problems.pop("guest_ram")
     assert {name for name, problem in problems.items() if problem} == fails, problems
+
+
+_COUNTED = """
+import errno, sys
+from host_agent.machine.privileged.perf import PerfEvents
+from host_agent.machine.privileged.pmu import PerfEvent
+try:
+    PerfEvents().open(PerfEvent(1, 1), int(sys.argv[1]), -1, guest_only=sys.argv[2] == "KVM")
+except OSError as error:
+    print(errno.errorcode[error.errno])
+else:
+    print("counted")
+"""
+PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
+
+
+@pytest.mark.parametrize(
+    ("rights", "vcpu", "answer"),
+    [
+        (RIGHTS, "KVM", "counted"),
+        (NEEDED, "KVM", "EACCES"),
+        (NEEDED, "TCG", "counted"),
+        (("sys_nice", "perfmon"), "KVM", "counted"),
+        (("sys_nice", "perfmon"), "TCG", "counted"),
+        (("sys_nice",), "TCG", "EACCES"),
+    ],
+)
+@pytest.mark.root
+def test_vcpus_on_kvm_are_counted_with_cap_perfmon_only(
+    stand_in: StandIn, rights: tuple[str, ...], vcpu: str, answer: str
+) -> None:
+    """Their counters leave the host out, not the kernel: that is CAP_PERFMON's, whoever runs the thread.
+
+    A clock of the thread stands for hardware counters, which not each machine has; the kernel asks for rights first.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("needs root: processes of several users")
+    if PARANOID.read_text().strip() != "2":
+        pytest.skip("needs the kernel's default: perf_event_paranoid 2")
+    tid = stand_in.operations.process(stand_in.uuid).threads[-1].tid
+    command = [*with_rights(rights), sys.executable, "-c", _COUNTED, str(tid), vcpu]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == answer
 
 
 _ONE = """
