@@ -334,6 +334,18 @@ def test_an_account_grows_back_while_nobody_is_listened_to() -> None:
     assert host.spent_s("liar") == pytest.approx(before - 50.0, abs=2.0)
 
 
+def test_an_overdrawn_server_may_take_again_when_half_of_its_account_has_grown_back() -> None:
+    host, spent = _overdrawn_beside(), math.inf
+    host.run(10.0)
+    while "liar" in host.state.taken.overdrawn:
+        assert host.bes["b"].level == 100
+        spent = host.spent_s("liar")
+        host.run(10.0)
+    assert spent == pytest.approx(BalmOptions().budget_s_per_hour / 2, abs=2.0)
+    host.run(10.0)
+    assert host.bes["b"].level < 100
+
+
 def test_the_hour_of_a_server_that_reboots_goes_on() -> None:
     host = _overdrawn_beside()
     before, found = host.state.taken.hours["b"].total, host.bes.pop("b")
