@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from host_agent.conf.paths import HostPaths
 from host_agent.model.modes import Feature
+from host_agent.report import published_host
+from tests.support.counted_host import Writes, counted_files
 from tests.support.state_files import FILES, LEASE, OWNERS, VERSIONS, host_paths, loaded
 
 ROOT = Path(__file__).parents[4]
@@ -41,6 +43,30 @@ def _words(function: ast.expr) -> set[str]:
     """Names in what is called: ``JsonStore``, ``json_store.JsonStore``, ``JsonStore[int]``."""
     names = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
     return names | {node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute)}
+
+
+@pytest.mark.parametrize(
+    "before", ["", '{"version": 1, "host": "old"}', "["], ids=["none", "old", "bad"]
+)
+def test_kill_9_at_any_write_of_a_file_leaves_what_was_there_or_the_new_content(
+    tmp_path: Path, before: str
+) -> None:
+    """Of all files, also of those that no round of :mod:`tests.unit.host_agent.control.test_faults` writes."""
+    writes, last, killed = Writes(), 0, True
+    while killed:
+        file = tmp_path / f"{last}.json"
+        if before:
+            file.write_text(before)
+        store = published_host.store(file)
+        found = store.load()
+        with pytest.MonkeyPatch.context() as patch:
+            counted_files(writes, patch)
+            with writes.kill_after(last):
+                store.save("new")
+        killed = writes.done == last
+        assert published_host.store(file).load() in ((found, "new") if killed else ("new",)), last
+        last += 1
+    assert last > 3
 
 
 @pytest.mark.parametrize("name", FILES)
