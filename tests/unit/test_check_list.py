@@ -42,7 +42,9 @@ def test_each_number_has_one_row() -> None:
 
 @pytest.mark.parametrize("row", rows())
 def test_every_file_of_a_row_is_there(row: str) -> None:
-    _, code, tests = rows()[row]
+    what, code, tests = rows()[row]
+    if "**not" in what and (code.strip(), tests.strip()) == ("–", "–"):
+        return  # the row says that it is not there, and why
     for cell in (code, tests):
         named = NAMED.findall(cell)
         assert named, f"{row}: {cell}"
