@@ -24,7 +24,7 @@ from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits.errors import ConflictError
 from placement_traits.names import RemoteGpuApi, ServiceLevel
 from placement_traits.reason import Reason
-from tests.functional.jobs.test_lease_rounds import rounds  # noqa: F401 - a fixture
+from tests.functional.jobs.test_lease_rounds import rounds, two_pools  # noqa: F401 - fixtures
 from tests.support.jobs_database import new_job
 
 USER = Actor("user-1")
