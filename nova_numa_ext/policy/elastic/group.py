@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from nova_numa_ext.policy.elastic import share
-from nova_numa_ext.policy.elastic.boundary import Labels, Plane, Points
+from nova_numa_ext.policy.elastic.boundary import Labels, Plane, Points, moved
 from nova_numa_ext.policy.elastic.cells import Cells
 from nova_numa_ext.policy.elastic.decide import ScalingDecision, decide
 from nova_numa_ext.policy.elastic.forecast import growth, sane
@@ -207,8 +207,18 @@ class ElasticGroup:
         ]
         shared, *found = self._fitted(samples)
         planes = dict(zip(own, found, strict=True))
+        if settings.by_latency:
+            shared = self._moved(shared, self._all_cells)
+            planes = {name: self._moved(each, self._cells[name]) for name, each in planes.items()}
         chosen = {name: planes.get(name) or shared for name in names}
         return {name: plane for name, plane in chosen.items() if plane is not None}
+
+    def _moved(self, plane: Plane | None, cells: Cells) -> Plane | None:
+        """Return a plane where latencies say that the boundary is."""
+        if plane is None:
+            return None
+        settings = self._settings
+        return moved(plane, cells.measured(settings.confidence), settings.objective_ms)
 
     def _fitted(self, samples: Sequence[tuple[Points, Labels]]) -> list[Plane | None]:
         """Return the plane of each set; what is the same as in the last period is not fitted again."""

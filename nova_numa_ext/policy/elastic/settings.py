@@ -62,6 +62,7 @@ class ScalingSettings:
     :param wrong_memory: lowest weight of a predictor in shares of the highest
     :param graded: predictors lose weight by how wrong they were, and all speak by weight; else as published
     :param recall: of how wrong a predictor was, what counts a period later; only where graded
+    :param by_latency: capacities are where latencies reach the objective; else half-way between labels, as published
     :param use_disturbed: readings of disturbed members train the model, too; only for comparisons
     :raises InvalidValueError: a number outside what is allowed
     """
@@ -88,6 +89,7 @@ class ScalingSettings:
     wrong_memory: float = 0.0
     graded: bool = True
     recall: float = 0.9
+    by_latency: bool = True
     use_disturbed: bool = False
 
     def __post_init__(self) -> None:
@@ -122,5 +124,6 @@ def literal(objective_ms: float, *, least: int = 3, most: int = 100_000) -> Scal
         cool_down_in_s=0.0,
         actions_per_hour=100_000,
         graded=False,
+        by_latency=False,
         use_disturbed=True,
     )

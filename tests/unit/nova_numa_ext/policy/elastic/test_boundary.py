@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_numa_ext.policy.elastic.boundary import Plane, learn
+from nova_numa_ext.policy.elastic.boundary import Plane, learn, moved
+from nova_numa_ext.policy.elastic.cells import MeasuredCell
 from nova_numa_ext.policy.elastic.load import MemberLoad
 from tests.support.elastic import perceptron
 
@@ -66,6 +67,48 @@ def test_f_004_51_a_plane_that_separates_is_found(dimensions: int) -> None:
 def test_labels_of_one_kind_are_no_model(labels: list[int]) -> None:
     points = np.arange(3.0 * len(labels)).reshape(-1, 3)
     assert learn(points, np.array(labels, dtype=np.int64), perceptron) is None
+
+
+def measured(*rows: tuple[float, float]) -> list[MeasuredCell]:
+    """Cells of reads per second and milliseconds, all with as many readings."""
+    return [MeasuredCell(MemberLoad(reads), latency_ms, 10) for reads, latency_ms in rows]
+
+
+READS = Plane(-1.0, 0.0, 0.0, 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("cells", "capacity"),
+    [
+        # 20 and 61.25 ms are as far from 35 ms by their logarithms.
+        (measured((800.0, 20.0), (1200.0, 61.25)), 1000.0),
+        (measured((800.0, 20.0), (1600.0, 61.25)), 1200.0),
+        (measured((900.0, 35.0), (1600.0, 61.25)), 900.0),
+        # What is out of order counts together: 800 and 1,000 reads as 900 with 20 ms.
+        (measured((800.0, 40.0), (1000.0, 10.0), (1500.0, 61.25)), 1200.0),
+        (measured((800.0, 0.0), (1200.0, 61.25)), 1200.0),
+    ],
+    ids=["half-way", "far beyond", "at the objective", "out of order", "no time"],
+)
+def test_a_plane_is_moved_to_where_latencies_reach_the_objective(
+    cells: list[MeasuredCell], capacity: float
+) -> None:
+    ratio = moved(READS, cells, 35.0).ratio(MemberLoad(600.0))
+    assert ratio == pytest.approx(600.0 / capacity, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [[], measured((800.0, 20.0)), measured((800.0, 20.0), (900.0, 30.0)), measured((0.0, 40.0))],
+)
+def test_a_plane_stays_where_nothing_crosses_the_objective(cells: list[MeasuredCell]) -> None:
+    assert moved(READS, cells, 35.0) == READS
+
+
+@given(st.lists(st.tuples(st.floats(1.0, 1e4), st.floats(0.0, 1e4)), max_size=12))
+def test_a_plane_is_never_moved_beyond_what_was_seen(rows: list[tuple[float, float]]) -> None:
+    capacity = 1000.0 / -moved(READS, measured(*rows), 35.0).reads
+    assert capacity == 1000.0 or min(rows)[0] * 0.999 <= capacity <= max(rows)[0] * 1.001
 
 
 PLANES = st.builds(

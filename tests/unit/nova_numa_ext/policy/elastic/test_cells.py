@@ -2,6 +2,8 @@
 """Readings in cells, and their labels."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nova_numa_ext.policy.elastic.cells import MET, VIOLATED, Cells, Grid, label
 from nova_numa_ext.policy.elastic.load import MemberLoad
@@ -43,6 +45,27 @@ def test_the_cell_that_was_not_read_for_the_longest_time_is_dropped() -> None:
     points, labels = cells.labelled(35.0, 0.5)
     assert sorted(points[:, 0].tolist()) == [50.0, 250.0]
     assert len(labels) == len(cells) == 2
+
+
+@given(st.lists(st.floats(0.0, 99.0), min_size=1, max_size=60), st.floats(0.0, 1.0))
+def test_a_cell_meets_the_objective_just_where_its_label_says_so(
+    readings: list[float], confidence: float
+) -> None:
+    cells = Cells(Grid())
+    cells.add(MemberLoad(100.0), readings)
+    (cell,) = cells.measured(confidence)
+    expected = MET if confidence == 0.0 or cell.latency_ms <= 35.0 else VIOLATED
+    assert cells.labelled(35.0, confidence)[1].tolist() == [expected]
+
+
+def test_a_cell_has_the_mean_of_the_loads_it_still_knows() -> None:
+    cells = Cells(Grid(), kept=4)
+    for reads in (10.0, 100.0, 300.0):
+        cells.add(MemberLoad(reads, 2.0, 1.0), [1.0, 2.0])
+        cells.measured(0.5)
+    (cell,) = cells.measured(0.5)
+    assert (cell.load, cell.readings) == (MemberLoad(200.0, 2.0, 1.0), 4)
+    assert [cells.measured(share)[0].latency_ms for share in (0.5, 1.0, 0.5)] == [1.0, 2.0, 1.0]
 
 
 def test_no_readings_are_no_points() -> None:

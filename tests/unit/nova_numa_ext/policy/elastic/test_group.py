@@ -68,6 +68,38 @@ def test_it_grows_with_what_is_beyond_the_capacity(reads: float, change: int) ->
     assert trained().observe(period(12, reads)).decision.change == change
 
 
+class HalfWay(SimpleModels):
+    """A classifier as a support vector machine is on one feature: half-way between labels, of reads alone."""
+
+    def planes(self, samples: Sequence[tuple[Points, Labels]]) -> list[Plane | None]:
+        found: list[Plane | None] = []
+        for points, labels in samples:
+            met, violated = points[labels > 0, 0], points[labels < 0, 0]
+            both = len(met) and len(violated)
+            found.append(Plane(-1.0, 0.0, 0.0, (met.max() + violated.min()) / 2) if both else None)
+        return found
+
+
+@pytest.mark.parametrize("by_latency", [True, False])
+def test_readings_that_are_missing_change_no_capacity(by_latency: bool) -> None:
+    """A period near the objective that does not train, after a gap from 950 to 1,150. Control: labels alone jump."""
+    settings = replace(SETTINGS, by_latency=by_latency, grid=Grid(50.0, 50.0))
+    capacities = []
+    for disturbed in (False, True):
+        group = ElasticGroup(HalfWay(), settings)
+        for at, level in enumerate((400.0, 600.0, 800.0, 950.0, 1150.0)):
+            group.observe(period(at, level))
+        ratio = group.observe(period(5, 1010.0, disturbed=disturbed)).decision.ratios["m0"]
+        assert ratio is not None
+        capacities.append(1010.0 / ratio)
+    change = abs(capacities[1] / capacities[0] - 1.0)
+    if by_latency:
+        assert change < 0.01
+        assert capacities == pytest.approx([CAPACITY, CAPACITY], rel=0.01)
+    else:
+        assert change > 0.05
+
+
 def test_a_new_member_takes_the_model_of_all() -> None:
     group = trained()
     for at in range(12, 16):
