@@ -73,7 +73,7 @@ class ScalingSettings:
     kept_readings: int = 50
     tolerated: int = 0
     spare: float = 0.5
-    head_room: float = 1.1
+    head_room: float = 1.07
     lead_periods: int = 3
     season_periods: int = 288
     least: int = 3

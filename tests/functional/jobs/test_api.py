@@ -1507,7 +1507,7 @@ def test_a_group_is_set_shown_paused_and_resumed(client, jobs):
     body = {"scaling": {"settings": settings, "source": {"csv": "web.csv"}}}
     shown = client.put(path, json=body, headers=ADMIN).json["scaling"]
     assert {name: shown["settings"][name] for name in settings} == settings
-    assert shown["settings"]["head_room"] == 1.1
+    assert shown["settings"]["head_room"] == 1.07
     assert (shown["id"], shown["project_id"], shown["mode"]) == (GROUP, "project-1", "observe")
     assert (shown["source"], shown["trouble"], shown["last_decision"]) == (
         {"csv": "web.csv"},

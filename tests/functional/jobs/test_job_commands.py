@@ -553,7 +553,7 @@ def test_an_elastic_group_is_set_shown_paused_resumed_and_deleted(shell, client,
     made = json.loads(shell(group_scaling.SetScaling, *words, adapter=admin)[1])
     assert (made["id"], made["mode"], made["paused"]) == (GROUP, "observe", False)
     assert (made["source"], made["settings"]["granularity"]) == ({"csv": "web.csv"}, [100, 100, 5])
-    assert (made["settings"]["least"], made["settings"]["head_room"]) == (2, 1.1)
+    assert (made["settings"]["least"], made["settings"]["head_room"]) == (2, 1.07)
     with pytest.raises(JobRefusedError, match="There is no server group none"):
         shell(group_scaling.SetScaling, "none", *words[1:], adapter=admin)
 
