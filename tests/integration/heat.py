@@ -15,13 +15,15 @@ from typing import Any
 
 import pymysql
 from keystoneauth1.adapter import Adapter
+from keystoneauth1.exceptions import ClientException
 from numa_lab.process import Process
 
 from nova_numa_ext.orchestrator.cloud.stacks import ENDPOINT
 from tests.integration.cloud import LabCloud, eventually
 
 PACKAGES = ("openstack-heat>=27,<28", "pymysql", "gunicorn")
-STARTED_S = 90.0
+STARTED_S = 120.0
+_ANSWER_S = 5.0
 _DOMAIN = "heat-of-stories"
 _CONF = """\
 [DEFAULT]
@@ -88,33 +90,35 @@ class LabHeat:
     def start(self) -> None:
         """Install it once; then make what it needs and start it."""
         self._install()
+        self._forget_identities()  # of a run that was ended from outside
         shutil.rmtree(self._state, ignore_errors=True)
         self._state.mkdir(parents=True)
         self._database("DROP DATABASE IF EXISTS heat", "CREATE DATABASE heat")
         self._configure()
         conf, programs = f"{self._state}/heat.conf", self._venv / "bin"
+        # Its environment is its own: no path of this checkout's.
+        environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+        environment["OS_HEAT_CONFIG_FILES"] = conf
         with (self._settings.log / "heat-sync.log").open("w") as log:
             words = [f"{programs}/heat-manage", "--config-file", conf, "db_sync"]
-            subprocess.run(words, check=True, stdout=log, stderr=log)
+            subprocess.run(words, check=True, stdout=log, stderr=log, env=environment)
         engine, api = self._processes
-        engine.start([f"{programs}/heat-engine", "--config-file", conf])
-        bind = ["--bind", f"127.0.0.1:{self._port}", "--workers", "1", "--timeout", "120"]
+        engine.start([f"{programs}/heat-engine", "--config-file", conf], environment)
+        # A request that comes before the engine waits a minute for its answer: another process has the next one.
+        bind = ["--bind", f"127.0.0.1:{self._port}", "--workers", "2", "--timeout", "120"]
         served = [f"{programs}/gunicorn", "--chdir", f"{self._state}", *bind, "app:application"]
-        api.start(served, environment={**os.environ, "OS_HEAT_CONFIG_FILES": conf})
+        api.start(served, environment)
+        # A token that was given before has a catalogue without Heat, and who has seen it keeps that for minutes.
+        self._cloud.api.session.invalidate()
         eventually("Heat is up", self._is_up, STARTED_S)
 
     def end(self) -> None:
         """Stop it, and take away what it has made."""
         for process in self._processes:
             process.stop()
-        for words in (
-            f"service delete {_DOMAIN}",
-            f"user delete {_DOMAIN}",
-            f"domain set --disable {_DOMAIN}",
-            f"domain delete {_DOMAIN}",
-        ):
-            self._cloud.openstack(*words.split(), check=False)
+        self._forget_identities()
         self._database("DROP DATABASE IF EXISTS heat")
+        self._cloud.api.session.invalidate()
 
     def stack(self, name: str) -> Mapping[str, Any]:
         """A stack as Heat shows it."""
@@ -141,6 +145,15 @@ class LabHeat:
             return not self.api.get("/stacks", params={"name": name}).json()["stacks"]
 
         eventually(f"stack {name} is gone", gone, 240)
+
+    def _forget_identities(self) -> None:
+        for words in (
+            f"service delete {_DOMAIN}",
+            f"user delete {_DOMAIN}",
+            f"domain set --disable {_DOMAIN}",
+            f"domain delete {_DOMAIN}",
+        ):
+            self._cloud.openstack(*words.split(), check=False)
 
     def _install(self) -> None:
         if (self._venv / "bin" / "heat-engine").exists():
@@ -201,8 +214,8 @@ class LabHeat:
 
     def _is_up(self) -> bool:
         try:
-            answer = self.api.get("/services", raise_exc=False)
-        except OSError:
+            answer = self.api.get("/services", raise_exc=False, timeout=_ANSWER_S)
+        except ClientException:  # no connection yet, or no answer in time
             return False
         return answer.status_code == 200 and any(
             each["status"] == "up" for each in answer.json()["services"]

@@ -190,9 +190,18 @@ class LabJobs:
 
     def restart(self, name: str) -> None:
         """Stop a service of the controller, and start it again."""
+        with self.stopped(name):
+            pass
+
+    @contextmanager
+    def stopped(self, name: str) -> Iterator[None]:
+        """Stop a service of the controller; at the end it serves again."""
         service = self.service(name)
         service.process.stop()
-        service.ensure(Progress(io.StringIO()))
+        try:
+            yield
+        finally:
+            service.ensure(Progress(io.StringIO()))
 
     def rounds(self) -> int:
         """How many rounds the engines that run now have led, as their metrics count them."""

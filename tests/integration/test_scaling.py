@@ -12,12 +12,15 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.cloud import LabCloud, Server, eventually
 from tests.integration.jobs import FOLLOWED_S, LabJobs
+from tests.support.prometheus_server import prometheus_server, shown_page
 
 OBJECTIVE_MS = 35.0
 CAPACITY_PER_S = 100.0
@@ -35,9 +38,19 @@ LEARNT_FROM = (
     *[430] * 8,
 )  # reads per second of three members
 HIGH, LOW = 430.0, 180.0  # reads per second: five members, and three
+WALKED = (*dict.fromkeys(LEARNT_FROM), *[LOW] * 6)
 CALLS = 3  # of a hook until it is done, one a round: so each step lasts long enough for a kill
 SCALED_S = 900.0
 STEPS = ("asked", "building", "adding", "joining", "draining", "deleting")
+DOWN_S = 2.0 * PERIOD_S  # so long the source may say nothing new
+NOTICED_S = 150.0  # a group that was looked at in vain is looked at again after a minute
+SCRAPED_S = 1
+QUERIES = {
+    # What was scraped before a silence says nothing after it.
+    "reads": "last_over_time(web_reads[3s])",
+    # Where the load has just changed, latencies are those of the one before, too.
+    "latency_ms": "last_over_time(web_latency_ms[3s]) unless on (server) changes(web_reads[$window]) > 0",
+}
 HEAD = "time_s,member,reads_per_s,latencies_ms,placement\n"
 HOOK = """#!/bin/sh
 echo "$1 $2" >> "{log}"
@@ -73,15 +86,19 @@ class ElasticService:
     def _boot(self) -> Server:
         return self._cloud.create("lab.tiny", "--hint", f"group={self.group}")
 
-    def sized(self, *, enforce: bool) -> None:
-        """Have the group sized, of what was monitored until now."""
-        now_s = time.time()
-        rows = [
-            row
-            for back, total in zip(range(len(LEARNT_FROM), 0, -1), LEARNT_FROM, strict=True)
-            for row in self._rows(now_s - PERIOD_S * back, total)
-        ]
-        self.trace.write_text(HEAD + "".join(rows))
+    def sized(self, *, enforce: bool, queries: dict[str, str] | None = None) -> None:
+        """Have the group sized, of what was monitored until now.
+
+        :param queries: of the Prometheus that is the source; None: a file is
+        """
+        if queries is None:
+            now_s = time.time()
+            rows = [
+                row
+                for back, total in zip(range(len(LEARNT_FROM), 0, -1), LEARNT_FROM, strict=True)
+                for row in self._rows(now_s - PERIOD_S * back, total)
+            ]
+            self.trace.write_text(HEAD + "".join(rows))
         asked: dict[str, Any] = {
             "settings": {
                 "objective_ms": OBJECTIVE_MS,
@@ -92,7 +109,7 @@ class ElasticService:
                 "lead_periods": 1,
                 "period_s": PERIOD_S,
             },
-            "source": {"csv": self.trace.name},
+            "source": {"csv": self.trace.name} if queries is None else {"prometheus": queries},
         }
         if enforce:
             # Five minutes of cool-down and twelve actions an hour are for clouds, not for a story.
@@ -111,10 +128,14 @@ class ElasticService:
         with self.trace.open("a") as file:
             file.write("".join(self._rows(time.time(), total)))
 
-    def _rows(self, at_s: float, total: float) -> list[str]:
+    def shared(self, total: float) -> tuple[list[str], float, float]:
+        """Return who carries a load now, how much of it each one does, per second, and its latency, milliseconds."""
         members = sorted(self.users | self.carrying())
         reads = total / len(members)
-        latency_ms = OBJECTIVE_MS * reads / CAPACITY_PER_S
+        return members, reads, OBJECTIVE_MS * reads / CAPACITY_PER_S
+
+    def _rows(self, at_s: float, total: float) -> list[str]:
+        members, reads, latency_ms = self.shared(total)
         return [
             f"{at_s!r},{one},{reads!r},{latency_ms!r},{self.placement.get(one, 1.0)!r}\n"
             for one in members
@@ -172,6 +193,17 @@ class ElasticService:
 
         :param each_look: called some times a second
         """
+
+        def reached() -> bool:
+            each_look()
+            return self.has(added)
+
+        self.while_under(total, f"{added} members more", reached, SCALED_S)
+
+    def while_under(
+        self, total: float, what: str, reached: Callable[[], bool], timeout_s: float
+    ) -> None:
+        """Have a load until something is so; see :func:`tests.integration.cloud.eventually`."""
         measured_at = -PERIOD_S
 
         def probe() -> bool:
@@ -179,10 +211,27 @@ class ElasticService:
             if time.monotonic() >= measured_at + PERIOD_S:
                 self.measured(total)
                 measured_at = time.monotonic()
-            each_look()
-            return self.has(added)
+            return reached()
 
-        eventually(f"{added} members more at {total:.0f}/s", probe, SCALED_S, 0.2)
+        eventually(f"{what} at {total:.0f}/s", probe, timeout_s, 0.2)
+
+    @property
+    def last_term(self) -> str:
+        """Why the group was changed or held last; '' where nothing was decided yet."""
+        last = self._jobs.api.scaling(self.group)["last_decision"]
+        return str(last["term"]) if last else ""
+
+    @property
+    def trouble(self) -> str:
+        """What stands in the way now, '' for nothing."""
+        return str(self._jobs.api.scaling(self.group)["trouble"])
+
+    @property
+    def refusals(self) -> int:
+        """Refusals of nova, one after the other, until now."""
+        query = "SELECT refusals FROM scaling_group WHERE uuid = %s"
+        [(refusals,)] = self._jobs.ask(query, self.group)
+        return int(refusals)
 
     def end(self) -> None:
         """Delete group, servers and files."""
@@ -192,7 +241,34 @@ class ElasticService:
         self._cloud.delete(sorted(self.servers() | self.tagged()))
         self._cloud.api.compute.delete(f"/os-server-groups/{self.group}")
         for path in (self.trace, self._hook, self._log):
-            path.unlink()
+            path.unlink(missing_ok=True)
+
+
+class Gauges:
+    """What a Prometheus scrapes of a service. A load begins with a period, as the engines cut time into periods."""
+
+    def __init__(self, service: ElasticService) -> None:
+        self._service = service
+        self._loads: list[tuple[float, float]] = []
+
+    def begin(self, total: float) -> float:
+        """Have another load from the next period on, the first one at once; return the middle of that period."""
+        at_s = PERIOD_S * (time.time() // PERIOD_S + 1.0)
+        self._loads.append((at_s if self._loads else 0.0, total))
+        return at_s + 0.5 * PERIOD_S
+
+    def page(self, _path: str) -> bytes:
+        """See :func:`tests.support.prometheus_server.shown_page`."""
+        now_s = time.time()
+        total = next(total for at_s, total in reversed(self._loads) if at_s <= now_s)
+        members, reads, latency_ms = self._service.shared(total)
+        shown = {"web_reads": reads, "web_latency_ms": latency_ms}
+        lines = [
+            f'{metric}{{server="{one}"}} {value!r}'
+            for metric, value in shown.items()
+            for one in members
+        ]
+        return ("\n".join(lines) + "\n").encode()
 
 
 @pytest.fixture(scope="module")
@@ -222,6 +298,13 @@ def nothing_is_left(service: ElasticService, jobs: LabJobs) -> None:
     assert service.tagged() == set()
     jobs.api.delete_scaling(service.group)
     eventually("nothing is left of the group", lambda: not jobs.left(), 120)
+
+
+def only_members_were_added(service: ElasticService, added: int) -> None:
+    """The group has so many servers that were added, each asked for once; the cloud has no other one of it."""
+    assert len(service.carrying()) == added
+    assert service.tagged() == service.carrying()
+    assert service.servers() == service.users | service.carrying()
 
 
 @pytest.mark.long
@@ -275,6 +358,88 @@ def test_an_engine_killed_at_each_step_leaves_no_server_doubled_or_lost(
         if len(killed) == len(STEPS):
             break
     assert sorted(killed) == sorted(STEPS)
+    nothing_is_left(service, jobs)
+
+
+@pytest.mark.long
+def test_a_group_grows_to_one_size_though_nova_is_down_meanwhile(
+    service: ElasticService, jobs: LabJobs
+) -> None:
+    """Without nova's API nothing is done, and the reason is stored; it is down in steps of members, too."""
+    service.sized(enforce=False)
+    jobs.api.pause_scaling(service.group, paused=True)
+    service.sized(enforce=True)
+    with jobs.stopped("nova-api"):
+        jobs.api.pause_scaling(service.group, paused=False)
+        unseen = "the group must grow, and cannot be seen"
+        service.while_under(HIGH, unseen, lambda: service.last_term == "unseen", NOTICED_S)
+        assert service.steps() == []
+        assert "does not answer" in service.trouble
+
+    downs = list[str]()
+
+    def down_in(step: str) -> None:
+        if step in service.steps() and step not in downs:
+            downs.append(step)
+            with jobs.stopped("nova-api"):
+                time.sleep(DOWN_S)
+
+    service.under(HIGH, 2, partial(down_in, "building"))
+    only_members_were_added(service, 2)
+    service.under(LOW, 0, partial(down_in, "deleting"))
+    assert downs == ["building", "deleting"]
+    nothing_is_left(service, jobs)
+
+
+@pytest.mark.long
+def test_a_group_grows_to_one_size_though_placement_is_down_meanwhile(
+    service: ElasticService, jobs: LabJobs
+) -> None:
+    """Nova finds no host then; what it has made is deleted, and it is asked again later."""
+    with jobs.stopped("placement"):
+        service.sized(enforce=True)
+        service.while_under(HIGH, "a refusal", lambda: service.refusals > 0, NOTICED_S)
+        assert service.carrying() == set()
+    service.under(HIGH, 2)
+    only_members_were_added(service, 2)
+
+
+@pytest.mark.long
+def test_a_group_holds_its_size_while_prometheus_is_down_and_goes_on_after(
+    service: ElasticService, cloud: LabCloud, jobs: LabJobs, tmp_path: Path
+) -> None:
+    """A real Prometheus, which learns of loads as the service has them: low at last, and high while it is down."""
+    gauges = Gauges(service)
+    gauges.begin(LEARNT_FROM[0])
+    with shown_page(gauges.page) as address:
+        prometheus = partial(
+            prometheus_server,
+            tmp_path,
+            {"web": [address]},
+            SCRAPED_S,
+            port=cloud.settings.ports.prometheus,
+        )
+        with prometheus():
+            for total in WALKED:
+                until_s = gauges.begin(total)
+                time.sleep(max(until_s - time.time(), 0.0))
+            service.sized(enforce=True, queries=QUERIES)
+            small = ("enough", "least")
+            eventually("the group is large enough", lambda: service.last_term in small, NOTICED_S)
+        gauges.begin(HIGH)
+        silent = "Prometheus at 127.0.0.1 does not answer"
+
+        eventually("it is stored why", lambda: silent in service.trouble, NOTICED_S)
+        time.sleep(DOWN_S)
+        assert silent in service.trouble
+        assert service.steps() == []
+        assert service.servers() == service.users
+        with prometheus():
+            eventually("two members more", lambda: service.has(2), SCALED_S)
+            only_members_were_added(service, 2)
+            eventually("nothing is wrong", lambda: not service.trouble, NOTICED_S)
+            gauges.begin(LOW)
+            eventually("no member more", lambda: service.has(0), SCALED_S)
     nothing_is_left(service, jobs)
 
 

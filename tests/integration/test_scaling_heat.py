@@ -47,6 +47,8 @@ TEMPLATE: dict[str, Any] = {
                         "flavor": "lab.tiny",
                         "image": "toucher",
                         "networks": [{"allocate_network": "none"}],
+                        # Else Heat writes scripts for its own tools, for which it needs a further API.
+                        "user_data_format": "RAW",
                         "scheduler_hints": {"group": {"get_param": "group"}},
                     },
                 },
@@ -67,25 +69,24 @@ class StackService:
         self.group = str(made.json()["server_group"]["id"])
         self.trace = cloud.settings.state / "traces" / f"{self.name}.csv"
         self.trace.parent.mkdir(exist_ok=True)
+
+    def begin(self) -> None:
+        """Have Heat make the stack, and wait for it."""
         body = {
             "stack_name": self.name,
             "template": TEMPLATE,
             "parameters": {PARAMETER: LEAST, "group": self.group},
         }
-        heat.api.post("/stacks", json=body)
-        self.at_rest(LEAST)
+        self._heat.api.post("/stacks", json=body)
+        eventually(f"{self.name} has {LEAST} servers", lambda: self.has(LEAST), SCALED_S)
 
     def servers(self) -> set[str]:
         """Servers that nova has in the group, those that it deletes left out."""
         shown = self._cloud.api.compute.get(f"/os-server-groups/{self.group}").json()
         return set(shown["server_group"]["members"])
 
-    def at_rest(self, count: int) -> None:
-        """Wait until the stack has so many servers, and nothing is under way."""
-        eventually(f"{self.name} has {count} servers", lambda: self.has(count), SCALED_S)
-
     def has(self, count: int) -> bool:
-        """Whether it is so."""
+        """Whether the stack has so many servers, and nothing is under way."""
         status = self._heat.stack(self.name)["stack_status"]
         assert not status.endswith("_FAILED"), self._heat.stack(self.name)["stack_status_reason"]
         return status.endswith("_COMPLETE") and len(self.servers()) == count
@@ -143,6 +144,15 @@ class StackService:
         latency_ms = OBJECTIVE_MS * reads / CAPACITY_PER_S
         return [f"{at_s!r},{one},{reads!r},{latency_ms!r},1.0\n" for one in members]
 
+    def updates(self) -> int:
+        """How often Heat was asked for another size."""
+        return self._heat.updates(self.name)
+
+    def changes(self) -> list[int]:
+        """What was decided to be changed, in order."""
+        found = self._jobs.api.scaling_decisions(self.group)
+        return [int(line["change"]) for line in found if line["change"]]
+
     def end(self) -> None:
         """Delete all of it."""
         self._jobs.running_again()
@@ -166,6 +176,7 @@ def service(
         heat.start()
         made = StackService(cloud, jobs, heat)
         try:
+            made.begin()
             yield made
         finally:
             made.end()
@@ -178,9 +189,12 @@ def test_a_stack_grows_from_three_to_five_and_shrinks_to_three(
     service: StackService, jobs: LabJobs
 ) -> None:
     """Issue 21, second actuator: one update for each size, also where the engine that leads is killed within it."""
+    before = {*jobs.left()}  # Heat's own trust stays with the stack
     service.sized()
     service.under(HIGH, 5, kill=True)
     service.under(LOW, 3)
-    assert service._heat.updates(service.name) == 3, "one by two, two by one"
+    changes = service.changes()
+    assert sum(changes) == 0
+    assert service.updates() == len(changes)
     jobs.api.delete_scaling(service.group)
-    eventually("nothing is left of the group", lambda: not jobs.left(), 120)
+    eventually("nothing is left of the group", lambda: {*jobs.left()} <= before, 120)

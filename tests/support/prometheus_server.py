@@ -156,11 +156,17 @@ def free_port() -> int:
 
 @contextmanager
 def prometheus_server(
-    folder: Path, jobs: Mapping[str, Sequence[str]], interval_s: int, patience_s: float = 60
+    folder: Path,
+    jobs: Mapping[str, Sequence[str]],
+    interval_s: int,
+    patience_s: float = 60,
+    port: int | None = None,
 ) -> Iterator[Prometheus]:
     """Start the server of Debian's package; it has scraped all targets some times.
 
+    :param folder: what it has stored there before, it knows
     :param jobs: addresses of targets by the name of their scrape job
+    :param port: of loopback; None: any that is free
     """
     program = shutil.which("prometheus")
     if program is None:
@@ -172,7 +178,7 @@ def prometheus_server(
     every = {"scrape_interval": f"{interval_s}s", "evaluation_interval": f"{interval_s}s"}
     config = {"global": every, "rule_files": [str(RULES)], "scrape_configs": scraped}
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{port or free_port()}"
     words = (
         f"--config.file={folder}/prometheus.yml",
         f"--storage.tsdb.path={folder}/data",

@@ -176,7 +176,8 @@ def _write_jobs(settings: Settings, values: Mapping[str, object]) -> None:
         write_if_changed(
             folder / f"numa-ext-engine-{engine}.conf",
             f"[numa_ext_jobs]\nmetrics_port = {port}\nmark_file = {settings.state}/jobs-mark-{engine}.json\n"
-            f"scaling_traces = {settings.state}/traces\nscaling_hooks = {settings.state}/hooks\n",
+            f"scaling_traces = {settings.state}/traces\nscaling_hooks = {settings.state}/hooks\n"
+            f"scaling_prometheus = {settings.url(settings.ports.prometheus)}\n",
         )
 
 

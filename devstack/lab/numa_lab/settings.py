@@ -96,6 +96,11 @@ class Ports:
             raise LabError(f"no port is set aside for engine {engine}")
         return self.base + 12 + engine
 
+    @property
+    def prometheus(self) -> int:
+        """Of a Prometheus that a story starts: the lab has none, and its job service asks this one."""
+        return self.base + 15
+
     def needed_by_compute(self) -> tuple[int, ...]:
         """Ports a nova-compute (and our agent) on an emulated host must reach on *its* 127.0.0.1."""
         return (self.keystone, self.placement, self.nova, self.glance, self.network, self.rabbitmq)

@@ -320,11 +320,13 @@ def test_each_engine_has_a_port_and_a_mark_of_its_own_that_ends_with_the_lab(
         conf = startup.configured([str(file) for file in files])
         ports.append(conf.numa_ext_jobs.metrics_port)
         marks.add(jobs_conf.read(conf).engine.mark_file)
-        shared.add((conf.numa_ext_jobs.scaling_traces, conf.numa_ext_jobs.scaling_hooks))
+        of_jobs = conf.numa_ext_jobs
+        shared.add((of_jobs.scaling_traces, of_jobs.scaling_hooks, of_jobs.scaling_prometheus))
     assert ports == [settings.ports.engine_metrics(engine) for engine in range(JOB_ENGINES)]
     assert len(marks) == JOB_ENGINES
     assert all(mark.is_relative_to(settings.state) for mark in marks)
-    assert shared == {(f"{settings.state}/traces", f"{settings.state}/hooks")}
+    prometheus = f"http://127.0.0.1:{settings.ports.prometheus}"
+    assert shared == {(f"{settings.state}/traces", f"{settings.state}/hooks", prometheus)}
 
 
 def test_the_labs_placement_reads_the_policy_file_that_is_shipped(settings: Settings) -> None:
