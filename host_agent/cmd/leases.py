@@ -114,6 +114,7 @@ def _run(conf: Configuration, *, once: bool) -> int:
             GpuHost(_processes(conf.remote_gpus, folder / "run", pool), folder / "epochs.json"),
             lambda: servers(libvirt) if conf.remote_gpus.uses else RunningServers(),
             folder / "answer.json",
+            rest_s=0.0 if conf.remote_gpus.gpus else conf.remote_gpus.rest_s,
         )
         reporter = PoolReporter(PlacementClient(make_adapter(conf)))
         publishing = Publishing(pool, reporter, conf.placement.interval_s)

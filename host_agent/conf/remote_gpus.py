@@ -156,6 +156,17 @@ class RemoteGpuOptions(Section):
         change="the job service is loaded by its hosts (raise)",
         leave="a lease should be attached within seconds",
     )
+    rest_s: float = option(
+        30.0,
+        "Seconds between two questions to the job service while no flavor of this host's servers asks for a remote GPU "
+        "and none of them has a lease: a server that starts or stops is reported at once all the same. A lease that "
+        "somebody asks for by hand for a server of such a host is attached after this time. A host that lends GPUs "
+        "asks every interval_s. 0: this one does so, too.",
+        minimum=0.0,
+        maximum=45.0,
+        change="leases are often asked for by hand (lower)",
+        leave="leases are what flavors ask for; a host that is silent for 60 s counts as gone",
+    )
 
     def check(self) -> None:
         """See :meth:`Section.check`."""

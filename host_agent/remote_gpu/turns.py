@@ -3,7 +3,8 @@
 
 The service does not wait: a host asks every few seconds with the ETag of the last answer, each pause a random part
 longer or shorter, so that hosts do not ask in step. It reports what has changed at once, and otherwise often enough not
-to be taken for silent.
+to be taken for silent. A host on which nothing asks for a remote GPU, and of which the service has asked nothing,
+*rests*: it asks and reports much less often, until its own servers change.
 
 The last answer is on disk. Where the service does not answer, whether this process is a new one or not, leases run on
 as it asked. Where it answers that it cannot say now (503), as one does whose old database was restored, it is reported
@@ -11,6 +12,7 @@ all the same what is done here and what it had asked: of this, operators make th
 """
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -71,6 +73,7 @@ class LeaseTurns:
     :param gpu_host: serves leases of its GPUs
     :param servers: returns the servers that run here; raises ServiceUnavailableError where that is not known
     :param kept: file of the last answer
+    :param rest_s: seconds between two questions while it rests; 0: it never does, as it lends GPUs
     :param clock: monotonic seconds
     """
 
@@ -82,12 +85,14 @@ class LeaseTurns:
         servers: Callable[[], RunningServers],
         kept: Path,
         *,
+        rest_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path = f"/v1/hosts/{host}/leases"
         self._request = request
         self._gpu_host = gpu_host
         self._servers = servers
+        self._rest_s = rest_s
         self._clock = clock
         self._store = answer_in(kept)
         found = self._store.load()
@@ -96,14 +101,18 @@ class LeaseTurns:
         self._tag = ""
         self._reported: LeaseReport | None = None
         self._reported_s = 0.0
+        self._asked_s = -math.inf
 
     def attaches(self) -> Sequence[AttachedLease] | None:
         """Return the leases of this host's servers, None while nothing is known of them; for any thread."""
         return self.answer.attaches if self._known else None
 
     def turn(self) -> bool:
-        """Ask, do, report; return whether the service has answered."""
+        """Ask, do, report; return whether the service has answered, or need not be asked."""
+        if self._rests():
+            return True
         says_nothing = False
+        self._asked_s = self._clock()
         try:
             self._ask()
             answered = True
@@ -125,6 +134,15 @@ class LeaseTurns:
             _LOG.warning("what is done for leases is not reported: %s", error)
             return False
         return answered
+
+    def _rests(self) -> bool:
+        """Return whether nothing is to be asked now: no lease is here, and what the service knows is still so."""
+        if not self._rest_s or self._clock() - self._asked_s >= self._rest_s:
+            return False
+        known = self._reported.servers if self._reported is not None else None
+        if known is None or known.requests or self.answer != LeaseAnswer():
+            return False
+        return self._running() == known
 
     def _obeyed(self) -> LeaseReport:
         serves, ended = self._gpu_host.obey(self.answer)

@@ -10,6 +10,7 @@ import socket
 import tempfile
 import threading
 import time
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 
 from host_agent.cmd import leases as command
 from host_agent.remote_gpu import gpu_host, processes
-from host_agent.remote_gpu.answer import RunningServers
+from host_agent.remote_gpu.answer import LeaseAnswer, RunningServers
 from host_agent.remote_gpu.gpu_host import GpuHost
 from host_agent.remote_gpu.processes import LeaseCommand, LeaseProcesses
 from host_agent.remote_gpu.publishing import Publishing
@@ -39,6 +40,10 @@ from tests.support.lease_service import ASKED, ENGINE, SERVER, LeaseService, cre
 from tests.support.polling import until
 from tests.support.pools import pool
 
+REQUEST = RemoteGpuRequest(
+    1, 1000, ServiceLevel.SILVER, RemoteGpuApi.OPENCL, 0, 0.0, 1, 0, migratable=False
+)
+
 
 class Hosts:
     """g1, which lends GPUs, and c1 and c2, which run servers; each is started again at will.
@@ -47,13 +52,14 @@ class Hosts:
     :ivar service_up: the job service answers
     :ivar running: host -> servers
     :ivar asked_by: server -> what its flavor asks for
+    :ivar rest_s: host -> as of LeaseTurns, from its next start on
     """
 
     def __init__(self, service, folder, *, apart=False):
         self.service, self.folder, self.apart = service, folder, apart
-        self.service_up, self.now_s, self.asked = True, 0.0, []
+        self.service_up, self.now_s, self.asked, self.tried = True, 0.0, [], 0
         self.running = {"g1": frozenset(), "c1": frozenset(), "c2": frozenset()}
-        self.turns, self.asked_by = {}, {}
+        self.turns, self.asked_by, self.rest_s = {}, {}, {}
         self.command = LeaseCommand("fake", folder, "127.0.0.1", gpu_uuids(pool("g1")))
         for host in self.running:
             self.start(host)
@@ -69,6 +75,7 @@ class Hosts:
             GpuHost(found, folder / "epochs.json"),
             lambda: self.servers(host),
             folder / "answer.json",
+            rest_s=self.rest_s.get(host, 0.0),
             clock=lambda: self.now_s,
         )
 
@@ -79,6 +86,7 @@ class Hosts:
         return RunningServers(self.running[host], asked)
 
     def request(self, host, method, path, json=None, headers=None):
+        self.tried += 1
         if not self.service_up:
             raise ServiceUnavailableError("The job service does not answer.")
         sent = credential(host) | (headers or {})
@@ -237,9 +245,7 @@ def attached(hosts, server=SERVER, host="c1"):
 
 def test_a_server_whose_flavor_asks_for_a_gpu_is_attached_without_a_command(hosts):
     """From the report of the host where it starts to an echo, and away again with the server."""
-    hosts.asked_by[SERVER] = RemoteGpuRequest(
-        1, 1000, ServiceLevel.SILVER, RemoteGpuApi.OPENCL, 0, 0.0, 1, 0, migratable=False
-    )
+    hosts.asked_by[SERVER] = REQUEST
     hosts.rounds(2)
     assert hosts.service.leases.find() == []
     hosts.move(SERVER, "c1")
@@ -575,6 +581,46 @@ def test_what_has_not_changed_is_asked_for_with_its_tag_and_reported_in_time(hos
     spread = {pause_s(2.0) for _ in range(20)}
     assert len(spread) == 20
     assert 1.5 <= min(spread) <= max(spread) <= 2.5
+
+
+def turns_of_a_minute(hosts, host, of="c1"):
+    """Requests of a host in a minute of turns every two seconds."""
+    hosts.asked.clear()
+    for _ in range(30):
+        hosts.now_s += 2.0
+        hosts.turns[host].turn()
+    return [method for asked, method, _status in hosts.asked if asked == host]
+
+
+def test_a_host_asks_only_while_one_of_its_servers_asks_for_a_gpu(hosts):
+    """c1 rests at first, c2 never does: 2 questions and 2 reports a minute, in place of 30 and 4."""
+    hosts.rest_s = {"c1": 30.0}
+    hosts.start("c1")
+    plain = str(uuid.uuid4())
+    hosts.move(plain, "c1")
+    hosts.round()
+    assert sorted(turns_of_a_minute(hosts, "c1")) == ["GET"] * 2 + ["POST"] * 2
+    assert sorted(turns_of_a_minute(hosts, "c2")) == ["GET"] * 30 + ["POST"] * 4
+    hosts.asked_by[SERVER] = REQUEST
+    hosts.move(SERVER, "c1")
+    hosts.asked.clear()
+    hosts.now_s += 2.0
+    hosts.turns["c1"].turn()
+    assert [method for _host, method, _status in hosts.asked] == ["GET", "POST"]
+    hosts.rounds(5)
+    assert hosts.connected("c1").echo("here") == "here"
+    assert turns_of_a_minute(hosts, "c1").count("GET") == 30
+    hosts.move(SERVER, "")
+    del hosts.service.placed[SERVER]
+    hosts.rounds(2)
+    for _ in range(2):
+        hosts.service.rounds.end_without_server(ENGINE, hosts.service.trouble)
+    hosts.rounds(2)
+    assert hosts.turns["c1"].answer == LeaseAnswer()
+    assert turns_of_a_minute(hosts, "c1").count("GET") == 2
+    hosts.service_up, before = False, hosts.tried
+    turns_of_a_minute(hosts, "c1")
+    assert hosts.tried - before == 2
 
 
 class HostAdapter:
