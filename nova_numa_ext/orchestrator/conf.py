@@ -38,11 +38,12 @@ class EngineOptions(Section):
 
     round_interval_s: float = option(
         2.0,
-        "Seconds between two rounds of the leading engine: so long may it take until a new job, or one that is "
-        "cancelled, is seen. Each pause is up to a tenth longer or shorter, so that engines do not run in step.",
+        "Seconds between two rounds of the leading engine. What users ask for, and what hosts report of leases, starts "
+        "one within half a second, or after as long as the last round took; all else is seen after this time. Each pause "
+        "is up to a tenth longer or shorter, so that engines do not run in step.",
         minimum=0.1,
         change="the database is loaded by the rounds of an idle service (raise)",
-        leave="jobs should start within seconds",
+        leave="jobs should start within seconds of the end of others",
     )
     workers: int = option(
         8,

@@ -52,6 +52,7 @@ from nova_numa_ext.orchestrator.store.scaling_members import ScalingMembers
 from nova_numa_ext.orchestrator.store.stored_job import StoredJob
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.orchestrator.store.unreadable import Unreadable
+from nova_numa_ext.orchestrator.store.wakes import Wakes
 from nova_numa_ext.orchestrator.workers import Workers
 from nova_numa_ext.policy.jobs.job import JobKind
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
@@ -59,7 +60,7 @@ from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.remote_gpu.network import Solver
 from placement_traits.claim_store import ClaimStore
-from placement_traits.errors import NumaExtError
+from placement_traits.errors import NumaExtError, ServiceUnavailableError
 from placement_traits.reason import Reason
 
 _LOG: Final = logging.getLogger(__name__)
@@ -190,6 +191,9 @@ class JobEngine:
         self._late = threading.Lock()
         self._looked_s: dict[str, float] = {}
         self._checked_s: dict[str, float] = {}
+        self._wakes = Wakes(database)
+        self._leads = False
+        self._more = threading.Event()
         self._stopping = threading.Event()
 
     def start(self) -> None:
@@ -206,8 +210,22 @@ class JobEngine:
             done = self._campaign()
             led = done is not None
         finally:
+            self._leads = bool(led)
             self.metrics.round(time.monotonic() - began_s, led=led)
         return done
+
+    def woken(self) -> bool:
+        """Return whether the next round is to begin at once, if this engine leads.
+
+        It is where a user or a host has changed something since the last one began, or a lease has taken a step, after
+        which there may be another one.
+        """
+        if not self._leads:
+            return False
+        try:
+            return self._more.is_set() or self._wakes.waits()
+        except ServiceUnavailableError:
+            return False  # the round comes in its time, and says so
 
     def samples(self) -> Iterator[Sample]:
         """Yield its metrics, and those of the jobs that are stored, for :class:`nova_numa_ext.metrics.Exporter`."""
@@ -223,6 +241,8 @@ class JobEngine:
         term = None if recovers else self._election.campaign()
         if term is None or self._stopping.is_set():
             return None
+        self._more.clear()
+        self._wakes.take()
         engaged = Engaged(
             self._jobs,
             self._trusts,
@@ -294,7 +314,8 @@ class JobEngine:
             return
         try:
             with self._reports(Concern.LEASES, "lease") as trouble:
-                self._leases.round(engaged.actor, engaged.lead, trouble)
+                if self._leases.round(engaged.actor, engaged.lead, trouble):
+                    self._more.set()
             self._hands.well(Concern.LEASES)
         except NotLeaderError as error:
             _LOG.info("leases stay as they are: %s", error)

@@ -21,6 +21,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -49,6 +50,7 @@ _LOG: Final = logging.getLogger(__name__)
 _PROGRAM: Final = "numa-ext-engine"
 _SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 _LOOK_S: Final = 1.0
+_WAKE_S: Final = 0.25
 _STOPPED_S: Final = 4.0
 _UNDER_WAY_S: Final = 3.0
 
@@ -140,7 +142,7 @@ def run(
 ) -> int:
     """Do rounds until a signal; return the exit status.
 
-    :param interval_s: seconds between two rounds, about
+    :param interval_s: seconds between two rounds, about, where nothing wakes the engine
     :param beside: called in a thread of its own
     """
     # Threads inherit it: whichever one the kernel would choose, the signal waits until this one takes it.
@@ -181,6 +183,7 @@ def _rounds(
 ) -> None:
     trouble = ""
     while not stop.is_set():
+        began_s = time.monotonic()
         try:
             engine.round()
             trouble = ""
@@ -191,7 +194,19 @@ def _rounds(
                 _LOG.error("no round: %s", error, exc_info=None if foreseen else error)
             trouble = found
         manager.on_round()
-        stop.wait(interval_s * random.uniform(0.9, 1.1))
+        _pause(engine, began_s, interval_s * random.uniform(0.9, 1.1), stop)
+
+
+def _pause(engine: JobEngine, began_s: float, most_s: float, stop: threading.Event) -> None:
+    """Wait for the time of the next round, or until something wakes the engine.
+
+    It is not woken for as long as the last round took: half of the time at most goes into rounds, however much happens.
+    """
+    now_s = time.monotonic()
+    until_s = now_s + most_s
+    stop.wait(min(max(now_s - began_s, _WAKE_S), most_s))
+    while not stop.is_set() and (left_s := until_s - time.monotonic()) > 0 and not engine.woken():
+        stop.wait(min(_WAKE_S, left_s))
 
 
 def _stop(engine: JobEngine) -> None:

@@ -15,6 +15,7 @@ from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.stored_job import Event, Sizes, Step, StoredJob, StoredPart
 from nova_numa_ext.orchestrator.store.tables import Now
 from nova_numa_ext.orchestrator.store.unreadable import Unreadable
+from nova_numa_ext.orchestrator.store.wakes import wake
 from nova_numa_ext.policy.jobs.job import BuildFailure, JobKind, Scope, ScopeWait
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
@@ -164,7 +165,7 @@ def note(
     what: str,
     reasons: Sequence[Reason],
 ) -> None:
-    """Store an event of a job.
+    """Store an event of a job; a user's wakes the engine.
 
     :param number: of the job
     :param state: of the job afterwards
@@ -181,6 +182,7 @@ def note(
             reasons=plain(tuple(reasons)),
         )
     )
+    wake(connection, actor)
 
 
 def _incomplete(row: Row[Any], error: Exception) -> StoredJob:

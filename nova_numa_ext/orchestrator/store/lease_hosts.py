@@ -10,6 +10,8 @@ from sqlalchemy import Connection, insert, select, update
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.tables import Now
+from nova_numa_ext.orchestrator.store.wakes import wake
+from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 
 FRESH_S: Final = 5.0
 """Seconds within which a report that says nothing new is not written again."""
@@ -48,7 +50,7 @@ class LeaseHosts:
         kept: Mapping[str, Any] | None = None,
         requests: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Take note that a host has reported.
+        """Take note that a host has reported; where servers ask for other GPUs, or leases' come or go, wake the engine.
 
         :param servers: that it runs; None: those that it reported before, and what they requested
         :param kept: the whole report, where the database recovers
@@ -69,11 +71,16 @@ class LeaseHosts:
             "requests": list(requests) or None,
         }
         mine = tables.lease_host.c.host == host
+        before = there.servers if there is not None else frozenset()
+        asks = tuple(requests) != (there.requests if there is not None else ())
+        other = before.symmetric_difference(servers)
 
         def stored(connection: Connection) -> None:
             changed = connection.execute(update(tables.lease_host).where(mine).values(**values))
             if not changed.rowcount:
                 connection.execute(insert(tables.lease_host).values(host=host, **values))
+            if asks or _have_leases(connection, other):
+                wake(connection)
 
         self._database.again(stored)
 
@@ -106,3 +113,12 @@ class LeaseHosts:
             )
             for row in rows
         }
+
+
+def _have_leases(connection: Connection, servers: Collection[str]) -> bool:
+    """Return whether a lease that has not ended is for one of some servers."""
+    if not servers:
+        return False
+    columns = tables.lease.c
+    query = select(columns.id).where(columns.server.in_(servers), columns.state != LeaseState.GONE)
+    return connection.execute(query.limit(1)).first() is not None

@@ -15,6 +15,7 @@ from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.stored_lease import LeaseSpec, LeaseTransfer, StoredLease
 from nova_numa_ext.orchestrator.store.tables import Now
 from nova_numa_ext.orchestrator.store.unreadable import Unreadable, UnreadableError
+from nova_numa_ext.orchestrator.store.wakes import wake
 from nova_numa_ext.policy.remote_gpu.choosing import Unmet
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import Lease, LeaseState
@@ -60,7 +61,7 @@ def change_row(
     reasons: Sequence[Reason],
     **more: Any,
 ) -> None:
-    """Write a lease that has changed, and its job with it.
+    """Write a lease that has changed, and its job with it; another change than the engine's own wakes that.
 
     :raises LostRaceError: another has changed it, or its job, since it was read
     """
@@ -79,6 +80,7 @@ def change_row(
     )
     if changed.rowcount != 1:
         raise LostRaceError(f"Lease {stored.uuid} has changed since it was read.")
+    wake(connection, actor)
     if stored.job:
         follow(connection, stored.job, actor, reasons)
 

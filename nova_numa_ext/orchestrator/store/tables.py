@@ -175,6 +175,14 @@ lease_host: Final = Table(
     mysql_engine="InnoDB",
 )
 
+wake: Final = Table(
+    "wake",
+    METADATA,
+    Column("id", _NUMBER, primary_key=True),
+    Column("at", Double, nullable=False),
+    mysql_engine="InnoDB",
+)
+
 scaling_group: Final = Table(
     "scaling_group",
     METADATA,

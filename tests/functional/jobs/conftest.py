@@ -56,7 +56,7 @@ def url(request, tmp_path):
     """A database with our tables and nothing in them, on SQLite and on MariaDB::
 
     sqlite     jobs.db in the test's folder
-    mariadb    jobs on the server of all tests; job, trust, lease, lease_host, scaling_group and leader emptied
+    mariadb    jobs on the server of all tests; job, trust, lease, lease_host, wake, scaling_group and leader emptied
     """
     if request.param == "mariadb":
         url = request.getfixturevalue("shared_url")
@@ -65,6 +65,7 @@ def url(request, tmp_path):
             connection.execute(delete(tables.trust))
             connection.execute(delete(tables.lease))
             connection.execute(delete(tables.lease_host))
+            connection.execute(delete(tables.wake))
             connection.execute(delete(tables.scaling_group))
             nobody = {"holder": "", "term": 0, "expires_at": 0.0, "mark": 0}
             nobody |= {"recover_at": None, "recover_why": ""}

@@ -8,7 +8,7 @@ import pytest
 from alembic import command
 from sqlalchemy import select, text
 
-from nova_numa_ext.orchestrator.store import tables
+from nova_numa_ext.orchestrator.store import job_rows, tables
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Jobs
@@ -236,8 +236,9 @@ def test_what_a_server_has_had_is_known_as_long_as_it_asks(leases, database):
     assert leases.purge(database.now() + 60) == 1
 
 
-def test_an_upgrade_keeps_what_is_stored(empty_url):
-    """A database of the release before, with jobs in it."""
+def test_an_upgrade_keeps_what_is_stored(empty_url, monkeypatch):
+    """A database of the release before, with jobs in it, whose users woke no engine."""
+    monkeypatch.setattr(job_rows, "wake", lambda _connection, _actor: None)
     database = Database(empty_url)
     with database.transaction() as connection:
         command.upgrade(database._alembic(connection), "0001")
@@ -259,4 +260,5 @@ def test_an_upgrade_keeps_what_is_stored(empty_url):
         assert connection.execute(select(tables.event)).all() == events
         leader = tables.leader.c
         assert connection.execute(select(leader.term, leader.mark)).one() == (7, 9)
+    monkeypatch.undo()
     assert new(Leases(database)).state is LeaseState.RESERVED
