@@ -7,13 +7,18 @@ they are Placement says, too. Where nova is asked for the flavors as well, a ser
 A server gets its leases once. Those that end because it is on no host, as when it is shelved, it gets again when it is
 on one; after a user has released one it gets no other.
 
-Leases of a project count against its limits. A server whose leases would exceed one gets them when there is room.
+Leases of a project count against its limits. A server whose leases would exceed one gets them when there is room: it
+is looked at again after :data:`FIRST_S`, and after twice as long each time, :data:`LONGEST_S` at most. So is a server
+of whose flavor nova shows no request, and so is nova asked where it does not answer; a server that asks for something
+else is looked at at once.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from enum import StrEnum
+from typing import Any, Final, Self
 
 from nova_numa_ext.orchestrator.lease_steps import Placed, Silence
 from nova_numa_ext.orchestrator.store.actor import Actor
@@ -32,6 +37,12 @@ from placement_traits.pools import ClientNic
 from placement_traits.remote_gpu_request import RemoteGpuRequest
 
 _LOG: Final = logging.getLogger(__name__)
+
+FIRST_S: Final = 2.0
+"""Seconds until what was refused is tried again for the first time."""
+
+LONGEST_S: Final = 60.0
+"""Seconds until it is at the latest."""
 
 Owner = Callable[[str], tuple[str, str] | None]
 """Server -> its project and user, by Placement."""
@@ -54,6 +65,7 @@ class LeaseRules:
     :param flavor: of a server; None: the word of its host counts
     :param max_wait_s: seconds after which leases of servers are given up that wait; None: they wait for ever
     :param nic: by which servers of a host reach pools, by the host's name; None: it is not counted
+    :param clock: monotonic seconds
     """
 
     placed: Placed = lambda _server: None
@@ -66,10 +78,44 @@ class LeaseRules:
     flavor: FlavorOf | None = None
     max_wait_s: float | None = None
     nic: Callable[[str], ClientNic | None] = lambda _host: None
+    clock: Callable[[], float] = time.monotonic
 
 
 NO_SERVERS: Final = LeaseRules()
 """No server is on any host."""
+
+
+class _Refusal(StrEnum):
+    """Why a server gets no leases now."""
+
+    LIMIT = "a limit of its project is reached"
+    NO_REQUEST = "by nova its flavor asks for none"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """Until when something that was refused is not tried again.
+
+    :param why: it was refused
+    :param asked: for which it was
+    """
+
+    why: object
+    asked: object
+    pause_s: float
+    until_s: float
+
+    @classmethod
+    def after(cls, before: "_Rest | None", why: object, asked: object, now_s: float) -> Self:
+        """Return the rest after a refusal: twice as long as the last one, where that was for the same."""
+        pause_s = FIRST_S
+        if before is not None and before.asked == asked:
+            pause_s = min(2 * before.pause_s, LONGEST_S)
+        return cls(why, asked, pause_s, now_s + pause_s)
+
+    def holds(self, asked: object, now_s: float) -> bool:
+        """Return whether it is too early to try again."""
+        return self.asked == asked and now_s < self.until_s
 
 
 class ServerRequests:
@@ -80,8 +126,8 @@ class ServerRequests:
 
     def __init__(self, stored: Leases, rules: LeaseRules) -> None:
         self._leases, self._rules = stored, rules
-        self._over: frozenset[str] = frozenset()
-        self._unknown: frozenset[str] = frozenset()
+        self._refused: dict[str, _Rest] = {}
+        self._nova: tuple[_Rest, ServiceUnavailableError] | None = None
 
     def round(
         self, hosts: Mapping[str, LeaseHost], silence: Silence, actor: Actor, trouble: Unreadable
@@ -97,12 +143,14 @@ class ServerRequests:
         """
         asking = dict(_asking(hosts, silence))
         answered = self._leases.answered(asking) if asking else frozenset()
-        made, over, unknown = 0, set(), set()
-        silent: ServiceUnavailableError | None = (
-            None  # nova: each question would wait as long as the first
-        )
-        for server in sorted(asking.keys() - answered):
+        made, now_s = 0, self._rules.clock()
+        left = asking.keys() - answered
+        self._refused = {server: rest for server, rest in self._refused.items() if server in left}
+        for server in sorted(left):
             host, said = asking[server]
+            known = self._refused.get(server)
+            if known is not None and known.holds(said, now_s):
+                continue
             try:
                 owner = self._rules.owner(server) if self._rules.placed(server) == host else None
             except PlacementError as error:
@@ -111,35 +159,43 @@ class ServerRequests:
             if owner is None:
                 continue
             try:
-                request = None if silent else self._allowed(server, said)
+                request = self._allowed(server, said, now_s)
             except ServiceUnavailableError as error:
-                silent = error
-            if silent is not None:
-                trouble(server, silent)
+                trouble(server, error)
                 continue
             if request is None:
-                unknown.add(server)
-                continue
-            if self._exceeds(owner[0], request, trouble):
-                over.add(server)
-                continue
-            self._leases.request(owner, self._spec(request), request.count, server, actor)
-            made += 1
-        for server in over - self._over:
-            _LOG.warning("server %s gets no leases yet: a limit of its project is reached", server)
-        for server in unknown - self._unknown:
-            _LOG.warning("server %s gets no leases: by nova its flavor asks for none", server)
-        self._over, self._unknown = frozenset(over), frozenset(unknown)
+                self._refuse(server, _Refusal.NO_REQUEST, said, now_s)
+            elif self._exceeds(owner[0], request, trouble):
+                self._refuse(server, _Refusal.LIMIT, said, now_s)
+            else:
+                self._leases.request(owner, self._spec(request), request.count, server, actor)
+                made += 1
         return made
 
-    def _allowed(self, server: str, said: RemoteGpuRequest) -> RemoteGpuRequest | None:
+    def _refuse(self, server: str, why: _Refusal, said: RemoteGpuRequest, now_s: float) -> None:
+        before = self._refused.get(server)
+        if before is None or before.why is not why:
+            _LOG.warning("server %s gets no leases: %s", server, why)
+        self._refused[server] = _Rest.after(before, why, said, now_s)
+
+    def _allowed(
+        self, server: str, said: RemoteGpuRequest, now_s: float
+    ) -> RemoteGpuRequest | None:
         """Return what a server gets of what its host says, None for nothing.
 
-        :raises ServiceUnavailableError: nova does not answer
+        :raises ServiceUnavailableError: nova does not answer, or did not lately: each question would wait as long
         """
         if self._rules.flavor is None:
             return said
-        flavor = self._rules.flavor(server)
+        rest, silent = self._nova or (None, None)
+        if rest is not None and silent is not None and rest.holds("", now_s):
+            raise silent
+        try:
+            flavor = self._rules.flavor(server)
+        except ServiceUnavailableError as error:
+            self._nova = _Rest.after(rest, error, "", now_s), error
+            raise
+        self._nova = None
         return None if flavor is None else lesser(said, flavor)
 
     def _exceeds(self, project: str, request: RemoteGpuRequest, trouble: Unreadable) -> bool:

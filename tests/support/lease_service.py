@@ -107,6 +107,7 @@ class LeaseService:
                 solve=installed_solver(),
                 flavor=self.flavor,
                 nic=lambda host: pool_reader.client_nic(self.client_of_placement, host),
+                clock=lambda: self.now_s,
             ),
         )
 

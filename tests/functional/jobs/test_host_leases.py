@@ -849,6 +849,54 @@ def test_leases_of_flavors_count_against_the_limits_of_their_project(service, ca
     assert first.asked.gang == second.asked.gang != ""
 
 
+def test_what_a_limit_refuses_is_looked_at_ever_less_often(service, monkeypatch):
+    """After 2, 4, 8 … 60 seconds; a server that asks for something else is looked at at once."""
+    looked, usage = [], service.leases.usage
+    monkeypatch.setattr(
+        service.leases, "usage", lambda *asked: looked.append(service.now_s) or usage(*asked)
+    )
+    service.limits["project-1"] = Limits(leases=0)
+    asking(service)
+    for second in range(0, 130, 2):
+        service.now_s = float(second)
+        service.round()
+    assert looked == [0.0, 2.0, 6.0, 14.0, 30.0, 62.0, 122.0]
+    service.limits["project-1"] = Limits(leases=1)
+    service.round()
+    assert service.leases.find() == []
+    asking(service, memory_mb=1001)
+    service.round()
+    assert [each.asked.memory_mb for each in service.leases.find()] == [1001]
+
+
+def test_nova_is_asked_ever_less_often_while_it_shows_no_request_or_does_not_answer(
+    service, monkeypatch
+):
+    asked, answers = [], []
+
+    def flavor(_server):
+        asked.append(service.now_s)
+        if answers:
+            return answers[0]
+        raise ServiceUnavailableError("Nova does not answer.")
+
+    troubles = []
+    monkeypatch.setattr(service, "trouble", lambda server, error: troubles.append(server))
+    service.flavor = flavor
+    service.start()
+    asking(service)
+    for second in range(0, 40, 2):
+        service.now_s = float(second)
+        service.round()
+    assert (asked, len(troubles)) == ([0.0, 2.0, 6.0, 14.0, 30.0], 20)
+    asked.clear()
+    answers.append(None)
+    for second in range(62, 100, 2):
+        service.now_s = float(second)
+        service.round()
+    assert asked == [62.0, 64.0, 68.0, 76.0, 92.0]
+
+
 def test_a_gang_is_claimed_in_one_request_or_waits_as_a_whole(service, placement, monkeypatch):
     PoolReporter(placement.client).sync(pool("g1", gpus=("a", "b")))
     written = []
