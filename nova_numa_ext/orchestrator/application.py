@@ -68,14 +68,15 @@ def _routes(conf: cfg.ConfigOpts) -> Application:
         interface=conf[endpoints.SECTION].valid_interfaces,
         region_name=conf[endpoints.SECTION].region_name,
     )
+    tell = notify.configured(conf, options.notify, socket.gethostname(), "api")
     return app.make(
-        Stores.of(database),
+        Stores.of(database, tell),
         _enforcer(conf),
         clouds.of,
         startup.cabling(endpoints.placement(conf)),
         options.api,
         queue=options.queue,
-        tell=notify.configured(conf, options.notify, socket.gethostname(), "api"),
+        tell=tell,
     )
 
 

@@ -21,7 +21,7 @@ from nova_numa_ext.orchestrator.ended_trusts import delete_ended
 from nova_numa_ext.orchestrator.hints import PlanHints
 from nova_numa_ext.orchestrator.in_hand import Concern, Done, JobsInHand
 from nova_numa_ext.orchestrator.job_turn import JobTurn
-from nova_numa_ext.orchestrator.lease_rounds import LeaseRounds, PoolsNow
+from nova_numa_ext.orchestrator.lease_rounds import HostsNow, LeaseRounds, PoolsNow
 from nova_numa_ext.orchestrator.metrics import EngineMetrics
 from nova_numa_ext.orchestrator.reconcile import LostClaims, LostServers, LostTrusts
 from nova_numa_ext.orchestrator.saga import Engaged, time_over
@@ -179,7 +179,13 @@ class JobEngine:
         self._lost_trusts = LostTrusts(
             self._jobs, self._ended, self._trusts, also=self._scaling_groups.trusts
         )
-        self._leases = _lease_rounds(database, services, planning.queue, options)
+        self._leases = _lease_rounds(
+            Leases(database, self._moved),
+            LeaseHosts(database).all,
+            services,
+            planning.queue,
+            options,
+        )
         self._leasing = threading.Lock()
         self._scaling = _scaling_rounds(database, self._scaling_groups, services, options)
         self._observing = threading.Lock()
@@ -498,7 +504,11 @@ def _may_come(job: StoredJob, now: float) -> bool:
 
 
 def _lease_rounds(
-    database: Database, services: EngineServices, queue: QueueSettings, options: EngineOptions
+    stored: Leases,
+    reported: HostsNow,
+    services: EngineServices,
+    queue: QueueSettings,
+    options: EngineOptions,
 ) -> LeaseRounds:
     hosts = services.hosts
     rules = LeaseRules(
@@ -513,9 +523,7 @@ def _lease_rounds(
         options.remote_gpu_max_wait_s or None,
         hosts.nic,
     )
-    return LeaseRounds(
-        Leases(database), services.claims, services.pools, LeaseHosts(database).all, rules
-    )
+    return LeaseRounds(stored, services.claims, services.pools, reported, rules)
 
 
 def _solver() -> Solver | None:

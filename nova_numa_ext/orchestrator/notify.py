@@ -35,7 +35,9 @@ from oslo_messaging import opts as messaging_opts
 
 from nova_numa_ext.orchestrator.conf import GROUP, NotifyOptions
 from nova_numa_ext.orchestrator.store.stored_job import StoredJob
+from nova_numa_ext.policy.jobs.job import JobKind
 from nova_numa_ext.policy.jobs.terms import sentence
+from nova_numa_ext.policy.remote_gpu.lease_terms import OF_LEASES, lease_sentence
 from placement_traits.errors import LONGEST_TEXT, NumaExtError, ServiceUnavailableError, cut
 from placement_traits.oslo_options import ConfigurationError
 from placement_traits.reason import Reason
@@ -43,7 +45,7 @@ from placement_traits.reason import Reason
 _LOG: Final = logging.getLogger(__name__)
 
 EVENT: Final = "numa_ext.job"
-VERSION: Final = "1.0"
+VERSION: Final = "1.1"
 """Of the payload: the second number grows where something is added, the first one where something changes or goes."""
 
 _BUS: Final = "oslo_messaging_notifications"
@@ -83,6 +85,7 @@ def message(job: StoredJob, reasons: Sequence[Reason], at: float) -> Message:
         "at": at,
         "job": job.uuid,
         "job_version": job.version,
+        "kind": str(job.kind),
         "name": job.name,
         "project_id": job.project,
         "user_id": job.user,
@@ -91,8 +94,13 @@ def message(job: StoredJob, reasons: Sequence[Reason], at: float) -> Message:
             {"name": each.name, "servers": sorted(filter(None, each.servers.values()))}
             for each in job.parts
         ],
-        "reasons": [{**asdict(each), "sentence": sentence(each)} for each in reasons],
+        "reasons": [{**asdict(each), "sentence": _sentence(job, each)} for each in reasons],
     }
+
+
+def _sentence(job: StoredJob, reason: Reason) -> str:
+    of_leases = job.kind is JobKind.ATTACH and reason.where == OF_LEASES
+    return lease_sentence(reason) if of_leases else sentence(reason)
 
 
 class Outbox:

@@ -19,7 +19,7 @@ next step of one of them. It does not for good: the last step of each lease is t
 
 import json
 import uuid as uuids
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from sqlalchemy import Connection, Row, Text, insert, select, type_coerce, updat
 from nova_numa_ext.orchestrator.store import job_rows, tables
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
-from nova_numa_ext.orchestrator.store.stored_job import AttachJob
+from nova_numa_ext.orchestrator.store.stored_job import AttachJob, StoredJob
 from nova_numa_ext.orchestrator.store.stored_lease import LeaseSpec
 from nova_numa_ext.orchestrator.store.tables import Now
 from nova_numa_ext.policy.jobs.job import JobKind
@@ -37,6 +37,10 @@ from nova_numa_ext.policy.remote_gpu.lease_terms import OF_LEASES, LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits.reason import Reason
 
+Moved = Callable[[StoredJob, Sequence[Reason]], None]
+"""Called with each job that has come to a state, and the reasons, once that is committed."""
+
+_SEEN: Final = "attach_jobs_seen"
 _ENDS: Final = frozenset({LeaseState.RELEASING, LeaseState.GONE})
 # Ends as they were asked for, of a job that never ran.
 _AS_ASKED: Final = frozenset({LeaseTerm.RELEASED, LeaseTerm.CANCELLED, LeaseTerm.SERVER_GONE})
@@ -87,6 +91,7 @@ def insert_attach(
     )
     number = connection.execute(row).lastrowid
     job_rows.note(connection, number, actor, JobState.QUEUED, what="state", reasons=reasons)
+    _see(connection, number, reasons)
     return uuid
 
 
@@ -127,6 +132,21 @@ def follow(connection: Connection, uuid: str, actor: Actor, reasons: Sequence[Re
         return
     what = "reasons" if to is was else "state"
     job_rows.note(connection, job.id, actor, to, what=what, reasons=of_leases)
+    if to is not was:
+        _see(connection, job.id, of_leases)
+
+
+def seen_by(connection: Connection) -> list[tuple[StoredJob, Sequence[Reason]]]:
+    """Return a list to which the jobs are added that come to another state in a transaction, with the reasons."""
+    found: list[tuple[StoredJob, Sequence[Reason]]] = []
+    connection.execution_options(**{_SEEN: found})
+    return found
+
+
+def _see(connection: Connection, number: int, reasons: Sequence[Reason]) -> None:
+    seen = connection.get_execution_options().get(_SEEN)
+    if seen is not None:
+        seen.append((job_rows.read_by_number(connection, number, incomplete=True), reasons))
 
 
 def says(job: AttachJob, reasons: Sequence[Reason]) -> bool:

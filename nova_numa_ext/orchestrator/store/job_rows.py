@@ -117,8 +117,13 @@ def read_jobs(
 
 def read_again(connection: Connection, job: StoredJob) -> StoredJob:
     """Return a job as it is stored by now."""
-    row = connection.execute(select(*JOB_COLUMNS).where(tables.job.c.id == job.number)).one()
-    (now,) = read_jobs(connection, [row])
+    return read_by_number(connection, job.number)
+
+
+def read_by_number(connection: Connection, number: int, *, incomplete: bool = False) -> StoredJob:
+    """Return a job, by its number; ``incomplete`` as of :meth:`.jobs.Jobs.find`."""
+    row = connection.execute(select(*JOB_COLUMNS).where(tables.job.c.id == number)).one()
+    (now,) = read_jobs(connection, [row], incomplete=incomplete)
     return now
 
 

@@ -9,7 +9,8 @@ lease that lives is of none, whenever a process dies.
 """
 
 import uuid as uuids
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final
@@ -19,10 +20,12 @@ from sqlalchemy import Connection, Row, Select, delete, func, select
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.attach_jobs import (
+    Moved,
     flags,
     follow,
     insert_attach,
     says,
+    seen_by,
     unfinished,
 )
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
@@ -35,7 +38,7 @@ from nova_numa_ext.orchestrator.store.lease_rows import (
     read_again,
     readable,
 )
-from nova_numa_ext.orchestrator.store.stored_job import AttachJob
+from nova_numa_ext.orchestrator.store.stored_job import AttachJob, StoredJob
 from nova_numa_ext.orchestrator.store.stored_lease import (
     LeaseChoice,
     LeaseSpec,
@@ -62,10 +65,12 @@ class Leases:
 
     All methods raise :class:`placement_traits.errors.ServiceUnavailableError` when the database does not answer; those
     that change something for an engine raise :class:`.leader.NotLeaderError` when its term is over.
+
+    :param moved: called with each job of leases that comes to another state by a change here; None: nobody is told
     """
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, moved: Moved | None = None) -> None:
+        self._database, self._moved = database, moved
 
     def create(self, project: str, user: str, asked: LeaseSpec, server: str = "") -> StoredLease:
         """Store a lease in state RESERVED, of which Placement holds nothing yet, and the job by which it waits.
@@ -79,7 +84,7 @@ class Leases:
             job = insert_attach(connection, owner, server, asked, why=why, actor=Actor(user))
             return _waiting(connection, owner, server, asked, why=why, job=job)
 
-        return self._database.again(stored)
+        return self._again(stored)
 
     def request(
         self, owner: tuple[str, str], asked: LeaseSpec, count: int, server: str, actor: Actor
@@ -91,7 +96,7 @@ class Leases:
         """
         gang = str(uuids.uuid4()) if count > 1 else ""
         why = Reason(LeaseTerm.FLAVOR, "")
-        with self._database.transaction() as connection:
+        with self._changes() as connection:
             actor.fence(connection)
             job = insert_attach(connection, owner, server, asked, why=why, actor=actor)
             for _ in range(count):
@@ -252,7 +257,7 @@ class Leases:
         for each in members:
             if each.claimed or each.state is not LeaseState.RESERVED:
                 raise ConflictError(f"Lease {each.uuid} is {each.state} and keeps its GPU.")
-        with self._database.transaction() as connection:
+        with self._changes() as connection:
             for each, choice in zip(members, choices, strict=True):
                 placed = replace(each.lease, gpu_host=choice.host)
                 more = {"gpu": choice.gpu, "amounts": dict(choice.amounts)}
@@ -291,7 +296,7 @@ class Leases:
         if stored.reasons != tuple(reasons):
             return self._write(stored, stored.lease, actor, reasons)
         if job is not None and not says(job, reasons):
-            with self._database.transaction() as connection:
+            with self._changes() as connection:
                 actor.fence(connection)
                 follow(connection, stored.job, actor, reasons)
         return stored
@@ -304,7 +309,7 @@ class Leases:
         :raises LeaseError: one ends already
         :raises LostRaceError: one has changed since it was read
         """
-        with self._database.transaction() as connection:
+        with self._changes() as connection:
             for each in members:
                 change_row(connection, each, leases.release(each.lease), actor, reasons)
             return [read_again(connection, each.number) for each in members]
@@ -432,7 +437,7 @@ class Leases:
                 f"Lease {stored.uuid} was asked for of one host, which is silent: release it, and ask for another one."
             )
         released = leases.release(stored.lease)
-        with self._database.transaction() as connection:
+        with self._changes() as connection:
             fresh = _in_place_of(connection, stored, actor)
             why = (Reason(LeaseTerm.REPLACED, fresh.uuid),)
             change_row(connection, stored, released, actor, why)
@@ -463,7 +468,7 @@ class Leases:
         if again:
             with self._database.transaction() as connection:
                 again = not _is_cancelled(connection, stored)
-        with self._database.transaction() as connection:
+        with self._changes() as connection:
             if again:
                 fresh = _in_place_of(connection, stored, actor)
                 why.append(Reason(LeaseTerm.REPLACED, fresh.uuid))
@@ -525,9 +530,35 @@ class Leases:
         reasons: Sequence[Reason],
         **more: Any,
     ) -> StoredLease:
-        with self._database.transaction() as connection:
+        with self._changes() as connection:
             change_row(connection, stored, lease, actor, reasons, **more)
             return read_again(connection, stored.number)
+
+    @contextmanager
+    def _changes(self) -> Iterator[Connection]:
+        """Begin a transaction; when it is committed, tell of the jobs that have come to another state in it."""
+        with self._database.transaction() as connection:
+            seen = [] if self._moved is None else seen_by(connection)
+            yield connection
+        self._tell(seen)
+
+    def _again(self, change: Callable[[Connection], StoredLease]) -> StoredLease:
+        """Make a change as of :meth:`.database.Database.again`, and tell as of :meth:`_changes`."""
+        seen: list[tuple[StoredJob, Sequence[Reason]]] = []
+
+        def watched(connection: Connection) -> StoredLease:
+            nonlocal seen
+            seen = [] if self._moved is None else seen_by(connection)
+            return change(connection)
+
+        found = self._database.again(watched)
+        self._tell(seen)
+        return found
+
+    def _tell(self, seen: Iterable[tuple[StoredJob, Sequence[Reason]]]) -> None:
+        if self._moved is not None:
+            for job, reasons in seen:
+                self._moved(job, reasons)
 
     def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
         with self._database.transaction() as connection:

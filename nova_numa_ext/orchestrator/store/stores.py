@@ -4,6 +4,7 @@
 from dataclasses import dataclass
 from typing import Self
 
+from nova_numa_ext.orchestrator.store.attach_jobs import Moved
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
@@ -27,12 +28,15 @@ class Stores:
     recovery: Recovery
 
     @classmethod
-    def of(cls, database: Database) -> Self:
-        """Return those of a database."""
+    def of(cls, database: Database, moved: Moved | None = None) -> Self:
+        """Return those of a database.
+
+        :param moved: as of :class:`.leases.Leases`
+        """
         return cls(
             Jobs(database),
             EndedTrusts(database),
-            Leases(database),
+            Leases(database, moved),
             LeaseHosts(database),
             ScalingGroups(database),
             ScalingMembers(database),

@@ -79,6 +79,26 @@ def test_what_a_flavor_asks_for_is_one_job_which_is_where_its_leases_are(leases,
     assert states == [*["queued", "planned", "queued", "planned", "running", "ending", "done"]]
 
 
+def test_each_state_is_told_when_it_is_committed(database, jobs):
+    told = []
+    leases = Leases(
+        database, lambda job, why: told.append((job.kind, job.state, why[0].term, why[0].where))
+    )
+    _, before = of_server(leases, jobs)
+    found = leases.choose(before, [CHOICE, CHOICE], USER)
+    with pytest.raises(LostRaceError):
+        leases.choose(before, [NOTHING, NOTHING], USER)
+    for each in [leases.hold(each, USER) for each in found]:
+        why = (Reason("released", "user-1"),)
+        leases.change(leases.change(each, life.release, USER, why), life.end, USER)
+    leases.create("project-1", "user-1", ASKED)
+    expected = [
+        *[("queued", "flavor"), ("planned", "flavor"), ("running", "held")],
+        *[("ending", "released"), ("done", "released"), ("queued", "asked")],
+    ]
+    assert told == [(JobKind.ATTACH, *each, "leases") for each in expected]
+
+
 @pytest.mark.parametrize(
     ("term", "end"),
     [("no_gpu", JobState.FAILED), ("max_wait", JobState.FAILED), ("released", JobState.CANCELLED)],

@@ -15,7 +15,9 @@ from oslo_messaging.notify import _impl_test as bus_of_tests
 
 from nova_numa_ext.orchestrator import notify
 from nova_numa_ext.orchestrator.conf import NotifyOptions
+from nova_numa_ext.policy.jobs.job import JobKind
 from nova_numa_ext.policy.jobs.states import JobState
+from nova_numa_ext.policy.remote_gpu.lease_terms import OF_LEASES
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.oslo_options import ConfigurationError
 from placement_traits.reason import Reason
@@ -109,7 +111,13 @@ def test_the_documented_sample_is_what_is_sent():
     box.put(job, (Reason(why["term"], why["value"], why["against"], why["where"]),))
     until(lambda: sent)
     assert sent == [(sample["event_type"], payload)]
-    assert payload["payload_version"] == notify.VERSION == "1.0"
+    assert payload["payload_version"] == notify.VERSION == "1.1"
+
+
+def test_reasons_of_leases_are_sentences_of_leases():
+    job = stored_job(kind=JobKind.ATTACH, parts=())
+    sent = notify.message(job, (Reason("released", "user-1", "", OF_LEASES),), 0.0)
+    assert (sent["kind"], sent["reasons"][0]["sentence"]) == ("attach", "released by user-1")
 
 
 def test_a_receiver_that_answers_a_byte_at_a_time_holds_up_no_job(tmp_path, caplog):
