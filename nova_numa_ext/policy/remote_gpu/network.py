@@ -11,10 +11,12 @@
       └────────────► unscheduled, one node a job ───────────────────► sink
 
 Each task supplies one unit, and the flow of least cost (Eq. 6 to 9) says where it goes. Tasks of a *kind* ask for the
-same: they reach all machines over one aggregator, so the arcs grow with tasks plus kinds times machines, not with
-tasks times machines. A machine takes several kinds; its arc to the sink has the room for the smallest of them, as Eq.
-10 makes one number of all resources. That can promise too much, so the rounds count each resource by itself
-afterwards.
+same: they reach machines over one aggregator, so the arcs grow with tasks plus kinds times machines, not with tasks
+times machines. Of these only the cheapest are in the network, as many as there are tasks: whoever uses a dearer one
+could use one of those that nobody uses, at no more cost. So a large fleet costs little more than a small one.
+
+A machine takes several kinds; its arc to the sink has the room for the smallest of them, as Eq. 10 makes one number of
+all resources. That can promise too much, so the rounds count each resource by itself afterwards.
 
 A solver is any function from a network to the flow of each arc; costs are integers, :data:`COST_UNIT` makes one of
 them.
@@ -129,11 +131,12 @@ def phase_network(
             rows.append((number, nodes.aggregators + task.kind, 1, task.cost))
         rows += [(number, 1 + machine, 1, cost) for machine, cost in task.preferred]
     of_tasks = np.array(rows, dtype=np.float64)
-    kinds, machines = np.nonzero(room > 0)
+    kinds, machines = _cheapest(room, kind_cost, len(tasks))
     of_kinds = np.column_stack(
         (nodes.aggregators + kinds, 1 + machines, room[kinds, machines], kind_cost[kinds, machines])
     )
-    used = np.nonzero(machine_room > 0)[0]
+    used = np.union1d(machines, [machine for task in tasks for machine, _ in task.preferred])
+    used = used.astype(np.int64)[machine_room[used.astype(np.int64)] > 0]
     of_machines = np.column_stack((1 + used, 0 * used, machine_room[used], 0 * used))
     jobs, count = np.unique([task.job for task in tasks], return_counts=True)
     of_jobs = np.column_stack((nodes.jobs + jobs, 0 * jobs, count, 0 * jobs))
@@ -144,6 +147,23 @@ def phase_network(
     supplies[nodes.tasks :] = 1
     supplies[0] = -len(tasks)
     return FlowNetwork(whole[:, 0], whole[:, 1], whole[:, 2], costs, supplies)
+
+
+def _cheapest(
+    room: Integers, kind_cost: NDArray[np.float64], most: int
+) -> tuple[Integers, Integers]:
+    """Return kinds and machines of the arcs between them: of each kind its cheapest machines that have room.
+
+    :param most: so many of a kind
+    """
+    kinds, found = [], []
+    for kind, costs in enumerate(kind_cost):
+        machines = np.nonzero(room[kind] > 0)[0]
+        if len(machines) > most:
+            machines = np.sort(machines[np.argsort(costs[machines], kind="stable")[:most]])
+        kinds.append(np.full(len(machines), kind, dtype=np.int64))
+        found.append(machines)
+    return np.concatenate(kinds), np.concatenate(found)
 
 
 def _machines(
