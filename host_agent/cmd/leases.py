@@ -173,7 +173,7 @@ def lent(options: RemoteGpuOptions, host: str) -> LentPool:
     if options.transport == FAKE:
         _LOG.warning("transport fake: leases of this host have no GPU behind them")
     can = transport.capabilities()
-    return options.lent(host, can.apis, enforced=can.enforced)
+    return options.lent(host, can.apis, enforced=can.enforced, movable=can.movable)
 
 
 def transport_of(options: RemoteGpuOptions) -> RemoteGpuTransport:

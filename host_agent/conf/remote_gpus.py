@@ -160,8 +160,8 @@ class RemoteGpuOptions(Section):
         30.0,
         "Seconds between two questions to the job service while no flavor of this host's servers asks for a remote GPU "
         "and none of them has a lease: a server that starts or stops is reported at once all the same. A lease that "
-        "somebody asks for by hand for a server of such a host is attached after this time. A host that lends GPUs "
-        "asks every interval_s. 0: this one does so, too.",
+        "is asked for by hand, for a server of such a host, is attached after this time. A host that lends GPUs asks "
+        "every interval_s. 0: this one does so, too.",
         minimum=0.0,
         maximum=45.0,
         change="leases are often asked for by hand (lower)",
@@ -202,13 +202,19 @@ class RemoteGpuOptions(Section):
         return found
 
     def lent(
-        self, host: str, apis: frozenset[RemoteGpuApi] = frozenset(), *, enforced: bool = False
+        self,
+        host: str,
+        apis: frozenset[RemoteGpuApi] = frozenset(),
+        *,
+        enforced: bool = False,
+        movable: bool = False,
     ) -> LentPool:
         """Return what this host lends.
 
         :param host: its name in Placement
         :param apis: by which the transport lets GPUs be used
         :param enforced: the transport keeps leases to their slices
+        :param movable: leases of the transport lose nothing by a move
         :raises InvalidValueError: an amount or a name cannot be
         """
         transports = frozenset({self.transport})
@@ -217,7 +223,7 @@ class RemoteGpuOptions(Section):
             self.cores,
             tuple(LentNic(name, mbps) for name, mbps in _amounts("nics", self.nics)),
             tuple(
-                LentGpu(name, mib, apis, transports, enforced=enforced)
+                LentGpu(name, mib, apis, transports, enforced=enforced, migratable=movable)
                 for name, mib in _amounts("gpus", self.gpus)
             ),
             frozenset(self.fabrics),

@@ -24,8 +24,8 @@ class FakeTransport:
     name: ClassVar = "fake"
 
     def capabilities(self) -> TransportCapabilities:
-        """All interfaces; nothing is kept to a slice, as there is no memory."""
-        return TransportCapabilities(frozenset(RemoteGpuApi), enforced=False)
+        """All interfaces; nothing is kept to a slice, and nothing lost by a move, as there is no memory."""
+        return TransportCapabilities(frozenset(RemoteGpuApi), enforced=False, movable=True)
 
     def findings(self) -> Sequence[str]:
         """Nothing can be missing."""

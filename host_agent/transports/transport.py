@@ -21,12 +21,14 @@ class TransportCapabilities:
 
     :param apis: by which guests use a GPU over it
     :param enforced: no lease gets more memory than its slice; else nothing keeps it from that
+    :param movable: a lease that goes to another GPU of this transport loses nothing by it but its connections
     :param ports: consecutive TCP ports of 127.0.0.1 that one lease's server listens on
     """
 
     apis: frozenset[RemoteGpuApi]
     enforced: bool
     ports: int = 1
+    movable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

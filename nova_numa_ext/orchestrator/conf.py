@@ -14,6 +14,7 @@ from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
 from nova_numa_ext.policy.jobs.limits import SECTION
 from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.policy.remote_gpu.choosing import Unmet
+from nova_numa_ext.policy.remote_gpu.making_room import Rebalancing
 from placement_traits import oslo_options
 from placement_traits.errors import InvalidValueError
 from placement_traits.options import HostAddress, Port, Section, option, part
@@ -39,8 +40,8 @@ class EngineOptions(Section):
     round_interval_s: float = option(
         2.0,
         "Seconds between two rounds of the leading engine. What users ask for, and what hosts report of leases, starts "
-        "one within half a second, or after as long as the last round took; all else is seen after this time. Each pause "
-        "is up to a tenth longer or shorter, so that engines do not run in step.",
+        "one within half a second, or after as long as the last round took; all else is seen after this time. Each "
+        "pause is up to a tenth longer or shorter, so that engines do not run in step.",
         minimum=0.1,
         change="the database is loaded by the rounds of an idle service (raise)",
         leave="jobs should start within seconds of the end of others",
@@ -111,6 +112,29 @@ class EngineOptions(Section):
         minimum=0.0,
         change="servers whose GPUs come late are of no use any more, and others should not wait behind them",
         leave="servers wait for their GPUs",
+    )
+    remote_gpu_rebalance: Rebalancing = option(
+        Rebalancing.OFF,
+        "Whether leases that run go to other GPUs, to make room for one that waits. Only those go whose flavor has "
+        "``numa_ext:remote_gpu_migratable``, whose GPUs' transport loses nothing by it, and whose priority is not "
+        "higher; their servers are cut off for some seconds. ``off``: never; ``observe``: what would move is logged, "
+        "and the lease that waits says how many; ``enforce``: they move.",
+        change="leases of whole GPUs wait while others are lightly used (observe first)",
+        leave="no transport can be moved, or leases are alike",
+    )
+    remote_gpu_moves_per_minute: int = option(
+        2,
+        "Leases that move in a minute, all together; for a lease that needs more moves than that nothing moves.",
+        minimum=1,
+        change="GPUs have many small leases, and moves take little time (raise)",
+        leave="a move takes a server its GPU for seconds",
+    )
+    remote_gpu_cool_down_s: float = option(
+        3600.0,
+        "Seconds after a move in which a lease is not moved again but by an administrator.",
+        minimum=0.0,
+        change="servers do not mind being cut off (lower)",
+        leave="a lease should not be moved more than once an hour",
     )
     remote_gpu_flavors: FlavorSource = option(
         FlavorSource.HOSTS,

@@ -58,6 +58,7 @@ from nova_numa_ext.policy.jobs.job import JobKind
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
 from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.policy.jobs.states import JobState
+from nova_numa_ext.policy.remote_gpu.making_room import RebalanceRules
 from nova_numa_ext.policy.remote_gpu.network import Solver
 from placement_traits.claim_store import ClaimStore
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
@@ -522,6 +523,11 @@ def _lease_rounds(
         services.flavors,
         options.remote_gpu_max_wait_s or None,
         hosts.nic,
+        rebalance=RebalanceRules(
+            options.remote_gpu_rebalance,
+            options.remote_gpu_moves_per_minute,
+            options.remote_gpu_cool_down_s,
+        ),
     )
     return LeaseRounds(stored, services.claims, services.pools, reported, rules)
 

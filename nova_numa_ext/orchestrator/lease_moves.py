@@ -26,7 +26,7 @@ from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.stored_lease import LeaseTransfer, StoredLease
 from nova_numa_ext.policy.remote_gpu import lease_claims, leases
-from nova_numa_ext.policy.remote_gpu.choosing import choose
+from nova_numa_ext.policy.remote_gpu.choosing import ChosenGpu, choose
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
@@ -108,15 +108,36 @@ class LeaseMoves:
         route = replace(found.route, client_nic=nic if nic in stored.amounts else "")
         if found.host == stored.lease.client_host:
             route = replace(route, pool_nic="", client_nic="")
-        amounts = lease_claims.amounts(part, route, asked.network_mbps)
+        return self._planned(stored, replace(found, route=route), move, actor)
+
+    def plan(
+        self, stored: StoredLease, to: ChosenGpu, actor: Actor, reasons: Sequence[Reason]
+    ) -> StoredLease:
+        """Store that a lease goes to a GPU; its next steps are those of any move.
+
+        :param to: that, and by which NICs it is reached
+        :param reasons: why
+        :raises LostRaceError: it has changed since it was read
+        """
+        return self._planned(stored, to, LeaseTransfer(to.host), actor, reasons)
+
+    def _planned(
+        self,
+        stored: StoredLease,
+        to: ChosenGpu,
+        move: LeaseTransfer,
+        actor: Actor,
+        reasons: Sequence[Reason] = (),
+    ) -> StoredLease:
+        part = GpuSlice(stored.asked.memory_mb, stored.asked.level)
         chosen = replace(
             move,
             second=str(uuids.uuid4()),
-            host=found.host,
-            gpu=found.route.gpu,
-            amounts=amounts,
+            host=to.host,
+            gpu=to.route.gpu,
+            amounts=lease_claims.amounts(part, to.route, stored.asked.network_mbps),
         )
-        return self._leases.plan_move(stored, chosen, actor)
+        return self._leases.plan_move(stored, chosen, actor, reasons)
 
     def _left(
         self,

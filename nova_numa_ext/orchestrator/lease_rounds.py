@@ -20,6 +20,8 @@ these have waited, then by the time of submission. Those of a job that is held a
 cancelled are released, whatever their state, and those of one that has waited too long. Leases of one gang, as those
 that the flavor of a server asks for, are of different GPUs, chosen in one transaction and claimed in one request.
 
+Where that is asked for, leases that run go to other GPUs, to make room for one that waits: :mod:`.lease_rebalance`.
+
 Beside it, each claim of a lease on a pool is compared with the rows. One of which no lease that lives knows in two
 looks is released, under the generation that was read: an answer came late. A held lease whose claim is gone, by an
 operator's hand, is claimed again where there still is room. A lease whose server has no host in Placement in two looks,
@@ -35,6 +37,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from nova_numa_ext.orchestrator.lease_moves import LeaseMoves
+from nova_numa_ext.orchestrator.lease_rebalance import LeaseRebalance
 from nova_numa_ext.orchestrator.lease_steps import Silence, next_step
 from nova_numa_ext.orchestrator.lease_wires import LeaseWires
 from nova_numa_ext.orchestrator.server_requests import NO_SERVERS, LeaseRules, ServerRequests
@@ -101,6 +104,7 @@ class LeaseRounds:
         self._placed = servers.placed
         self._requests = ServerRequests(stored, servers)
         self._moves = LeaseMoves(stored, claims, self._reached, self._nic_of)
+        self._rebalance = LeaseRebalance(servers.rebalance, self._moves, self._asked_of)
         self._wires = LeaseWires(stored, claims, self._nic)
         self._silence = Silence()
         self._suspects: dict[str, _Suspect] = {}
@@ -109,6 +113,7 @@ class LeaseRounds:
         self._gpus: Mapping[str, frozenset[str]] = {}
         self._jobs: Mapping[str, AttachJob] = {}
         self._nics: dict[str, ClientNic | None] = {}
+        self._living: Sequence[StoredLease] = ()
 
     def round(self, actor: Actor, may: Callable[[], None], trouble: Unreadable) -> int:
         """Let each lease that has something to do take a step or two; return how many changed.
@@ -124,7 +129,7 @@ class LeaseRounds:
         lent = _Lent(self._answering)
         waiting = []
         self._jobs = self._leases.jobs()
-        living = self._leases.find(states=LIVING, unreadable=trouble)
+        self._living = living = self._leases.find(states=LIVING, unreadable=trouble)
         self._gpus = _gpus(living)
         servers = {each.server for each in living}
         self._clients = {key: each for key, each in self._clients.items() if key in servers}
@@ -259,9 +264,19 @@ class LeaseRounds:
         chosen = self._planned(
             {uuid: each for uuid, each in now.items() if not each[0].amounts}, lent, trouble
         )
+        said: Mapping[str, Reason] = {}
+        with self._apart("to be moved", trouble):
+            said = self._rebalance.round(
+                chosen.plan,
+                chosen.asked,
+                self._living,
+                lent.now,
+                now=self._leases.now(),
+                actor=actor,
+            )
         for uuid in chosen.order:
             with self._apart(uuid, trouble):
-                members = self._chosen(now[uuid], uuid, chosen.plan, actor)
+                members = self._chosen(now[uuid], uuid, chosen.plan, actor, said.get(uuid))
                 now[uuid] = self._reserved(members, actor, may, lent)
         return sum(
             each.version != before[each.uuid] for members in now.values() for each in members
@@ -301,7 +316,7 @@ class LeaseRounds:
         except NumaExtError as error:
             _LOG.warning("leases that wait are not rearranged: %s", error)
             found = plan(asked, lent.now(), None)
-        return _Planned(tuple(each.uuid for each in asked), found)
+        return _Planned(tuple(asked), found)
 
     def _gang(self, uuid: str, members: Sequence[StoredLease]) -> LeaseGang:
         first = members[0]
@@ -319,7 +334,13 @@ class LeaseRounds:
             self._rules.fabrics(client) if client else None,
             self._gpus.get(asked.gang, frozenset()),
             self._nic(client) if asked.network_mbps else None,
+            asked.priority,
         )
+
+    def _asked_of(self, stored: StoredLease) -> LeaseGang:
+        """Return what a lease that has a GPU asks of another one."""
+        gang = self._gang(stored.uuid, [stored])
+        return replace(gang, taken=gang.taken | {stored.gpu})
 
     def _nic(self, client: str) -> ClientNic | None:
         """Return the NIC of a client, read once a round; None where there is none, or no client."""
@@ -356,9 +377,17 @@ class LeaseRounds:
         return self._leases.change(stored, found.step, actor, (found.reason,))
 
     def _chosen(
-        self, members: list[StoredLease], uuid: str, found: LeasePlan, actor: Actor
+        self,
+        members: list[StoredLease],
+        uuid: str,
+        found: LeasePlan,
+        actor: Actor,
+        said: Reason | None,
     ) -> list[StoredLease]:
-        """Store the GPUs of a gang, or let it wait or end where none has room."""
+        """Store the GPUs of a gang, or let it wait or end where none has room.
+
+        :param said: of room that others make for it; None: nothing
+        """
         if uuid in found.chosen:
             asked = members[0].asked
             part = GpuSlice(asked.memory_mb, asked.level)
@@ -371,7 +400,7 @@ class LeaseRounds:
                 for gpu in found.chosen[uuid]
             ]
             return self._leases.choose(members, choices, actor)
-        why = (found.waits[uuid],)
+        why = (found.waits[uuid], *(() if said is None else (said,)))
         if members[0].asked.unmet is Unmet.STOP:
             return self._leases.stop(members, why, actor)
         job = self._jobs.get(members[0].job)
@@ -527,11 +556,16 @@ class _Lent:
 class _Planned:
     """What was decided of the leases that wait.
 
-    :param order: uuids of gangs
+    :param asked: gangs, in order
     """
 
-    order: tuple[str, ...]
+    asked: tuple[LeaseGang, ...]
     plan: LeasePlan
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Uuids of the gangs."""
+        return tuple(each.uuid for each in self.asked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from nova_numa_ext.orchestrator.store.unreadable import Unreadable
 from nova_numa_ext.policy.jobs.limits import UNLIMITED, Limits
 from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.policy.remote_gpu.choosing import Unmet
+from nova_numa_ext.policy.remote_gpu.making_room import RebalanceRules
 from nova_numa_ext.policy.remote_gpu.network import Solver
 from placement_traits.client import PlacementError
 from placement_traits.errors import ServiceUnavailableError
@@ -66,6 +67,7 @@ class LeaseRules:
     :param max_wait_s: seconds after which leases of servers are given up that wait; None: they wait for ever
     :param nic: by which servers of a host reach pools, by the host's name; None: it is not counted
     :param clock: monotonic seconds
+    :param rebalance: whether leases that run make room for others
     """
 
     placed: Placed = lambda _server: None
@@ -79,6 +81,7 @@ class LeaseRules:
     max_wait_s: float | None = None
     nic: Callable[[str], ClientNic | None] = lambda _host: None
     clock: Callable[[], float] = time.monotonic
+    rebalance: RebalanceRules = field(default_factory=RebalanceRules)
 
 
 NO_SERVERS: Final = LeaseRules()

@@ -25,6 +25,7 @@ from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.jobs.limits import UNLIMITED
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
+from nova_numa_ext.policy.remote_gpu.making_room import RebalanceRules
 from placement_traits import pool_reader
 from placement_traits.claim_store import ClaimStore
 from placement_traits.claims import emptied
@@ -58,6 +59,7 @@ class LeaseService:
     :ivar projects: server -> project; others are of project-1
     :ivar limits: project -> its limits
     :ivar fabrics: host of servers -> fabrics that it is in; others are not known
+    :ivar rebalance: whether leases that run make room for others, from the next :meth:`start` on
     :ivar flavor: what nova says of servers' flavors, from the next :meth:`start` on; None: it is not asked
     """
 
@@ -69,7 +71,7 @@ class LeaseService:
         self.leases, self.hosts = Leases(database), LeaseHosts(database)
         self.recovery = Recovery(database)
         self.placed, self.projects, self.limits, self.now_s = {}, {}, {}, 0.0
-        self.fabrics, self.flavor = {}, None
+        self.fabrics, self.flavor, self.rebalance = {}, None, RebalanceRules()
         self.claims = ClaimStore(placement.client)
         self.start()
         conf = cfg.ConfigOpts()
@@ -108,6 +110,7 @@ class LeaseService:
                 flavor=self.flavor,
                 nic=lambda host: pool_reader.client_nic(self.client_of_placement, host),
                 clock=lambda: self.now_s,
+                rebalance=self.rebalance,
             ),
         )
 

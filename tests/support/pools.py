@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pools of GPUs for other hosts, and hosts that reach them."""
 
+from dataclasses import replace
+
 from placement_traits import names
 from placement_traits.names import RemoteGpuApi
 from placement_traits.offers import RemoteGpuClient
@@ -15,6 +17,12 @@ def pool(host, gpus=("a",), fabrics=("main",), cores=4, mbps=1000):
     return LentPool(
         host, cores, (LentNic("eth1", mbps),), tuple(map(gpu, gpus)), frozenset(fabrics)
     )
+
+
+def movable_pool(host, **more):
+    """One whose leases lose nothing by a move."""
+    found = pool(host, **more)
+    return replace(found, gpus=tuple(replace(each, migratable=True) for each in found.gpus))
 
 
 def client_nic(cloud, root, name, mbps):

@@ -166,6 +166,7 @@ def _understood(row: Row[Any]) -> StoredLease:
         address=row.address,
         move=None if row.move is None else LeaseTransfer(**row.move),
         job=row.job,
+        moved_at=row.moved_at,
     )
 
 

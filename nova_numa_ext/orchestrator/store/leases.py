@@ -66,7 +66,7 @@ class Leases:
     All methods raise :class:`placement_traits.errors.ServiceUnavailableError` when the database does not answer; those
     that change something for an engine raise :class:`.leader.NotLeaderError` when its term is over.
 
-    :param moved: called with each job of leases that comes to another state by a change here; None: nobody is told
+    :param moved: called with each job of leases that comes to another state by a change here; None: nothing is sent
     """
 
     def __init__(self, database: Database, moved: Moved | None = None) -> None:
@@ -393,7 +393,11 @@ class Leases:
             {"claimed": False, "ended_at": Now(), "move": None} if lease.state.final else {}
         )
         if moved and stored.move is not None:
-            more = {"gpu": stored.move.gpu, "amounts": dict(stored.move.amounts)}
+            more = {
+                "gpu": stored.move.gpu,
+                "amounts": dict(stored.move.amounts),
+                "moved_at": Now(),
+            }
         if arrived:
             more = {"move": None, "address": ""}
         return self._write(stored, lease, actor, reasons or stored.reasons, **more)
@@ -536,14 +540,14 @@ class Leases:
 
     @contextmanager
     def _changes(self) -> Iterator[Connection]:
-        """Begin a transaction; when it is committed, tell of the jobs that have come to another state in it."""
+        """Begin a transaction; when it is committed, pass on the jobs that have come to another state in it."""
         with self._database.transaction() as connection:
             seen = [] if self._moved is None else seen_by(connection)
             yield connection
         self._tell(seen)
 
     def _again(self, change: Callable[[Connection], StoredLease]) -> StoredLease:
-        """Make a change as of :meth:`.database.Database.again`, and tell as of :meth:`_changes`."""
+        """Make a change as of :meth:`.database.Database.again`, and pass on what :meth:`_changes` does."""
         seen: list[tuple[StoredJob, Sequence[Reason]]] = []
 
         def watched(connection: Connection) -> StoredLease:

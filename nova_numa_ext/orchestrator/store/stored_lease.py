@@ -72,6 +72,7 @@ class StoredLease:
     :param reasons: of its state
     :param address: where its server process listens, as its GPU's host has reported; '' before
     :param move: where it is to go, or goes; None: nowhere
+    :param moved_at: when it was last moved to another GPU, seconds since 1970; None: never
     :param job: uuid of the job by which it waits; '' where it has none: it was adopted, or is of an earlier release
     """
 
@@ -92,6 +93,7 @@ class StoredLease:
     address: str = ""
     move: LeaseTransfer | None = None
     job: str = ""
+    moved_at: float | None = None
 
     @property
     def uuid(self) -> str:

@@ -3,7 +3,7 @@
 
 What a user or a host changes puts a row into the table ``wake``, in the same transaction. It does not say what is new.
 The engine looks a few times a second whether there is one, deletes what it finds and begins a round, which sees
-whatever was committed with these rows. Where that fails, or nobody looks, the next round comes in its time all the
+whatever was committed with these rows. Where that fails, or no engine looks, the next round comes in its time all the
 same: nothing depends on a row.
 
 Rows are inserted and deleted, never changed: two nodes of a Galera cluster do not stand in each other's way.

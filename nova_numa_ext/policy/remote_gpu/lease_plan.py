@@ -59,6 +59,7 @@ class LeaseGang:
     :param fabrics: that the client is in; None: not known, any pool is tried
     :param taken: GPUs of its leases that have one already
     :param nic: by which its client reaches GPUs of other hosts; None: nothing is counted there
+    :param priority: as was asked; its place in order is another thing
     """
 
     uuid: str
@@ -72,6 +73,7 @@ class LeaseGang:
     fabrics: frozenset[str] | None = None
     taken: frozenset[str] = frozenset()
     nic: ClientNic | None = None
+    priority: int = 0
 
     def kind(self, lenders: Collection[str]) -> Hashable:
         """Return what the answer about it depends on: its client's name only where that lends GPUs.
@@ -79,7 +81,7 @@ class LeaseGang:
         :param lenders: hosts that do
         """
         named = self.client in lenders or not self.client
-        return replace(self, uuid="", client=self.client if named else _OF_NO_POOL)
+        return replace(self, uuid="", priority=0, client=self.client if named else _OF_NO_POOL)
 
     def reaches(self, pool: Pool) -> bool:
         """Return whether its server can use the GPUs of a pool."""
@@ -98,10 +100,12 @@ class LeasePlan:
 
     :param chosen: the GPUs of those that get theirs
     :param waits: why the others wait
+    :param kept: GPUs that are kept for them
     """
 
     chosen: Mapping[str, tuple[ChosenGpu, ...]]
     waits: Mapping[str, Reason]
+    kept: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def plan(gangs: Iterable[LeaseGang], found: Iterable[Pool], solve: Solver | None) -> LeasePlan:
@@ -117,6 +121,7 @@ def plan(gangs: Iterable[LeaseGang], found: Iterable[Pool], solve: Solver | None
     return LeasePlan(
         {uuid: gpus for uuid, (_, gpus) in planning.placed.items()},
         planning.waits,
+        planning.kept_for,
     )
 
 
@@ -127,6 +132,7 @@ class _Planning:
     :param given: the pools as they were
     :param left: with what is free beside the gangs that were placed
     :param kept: GPUs for which gangs wait
+    :param kept_for: the same, by gang
     :param lenders: hosts that lend GPUs
     :param refused: kinds of gangs for which there is no room, and why
     :param able: of these kinds, the GPUs that each could get if they were free
@@ -141,6 +147,7 @@ class _Planning:
     left: tuple[Pool, ...] = field(init=False)
     lenders: frozenset[str] = field(init=False)
     kept: frozenset[str] = frozenset()
+    kept_for: dict[str, frozenset[str]] = field(default_factory=dict)
     solves: int = MOST_SOLVES
     refused: dict[Hashable, Reason] = field(default_factory=dict)
     able: dict[Hashable, frozenset[str]] = field(default_factory=dict)
@@ -155,7 +162,7 @@ class _Planning:
         """Place the next gang, or let it wait."""
         kind = gang.kind(self.lenders)
         if kind not in self.refused:
-            found = _places(self.left, gang, self.kept, self._room(gang))
+            found = places(self.left, gang, self.kept, self._room(gang))
             if found is not None:
                 self._place(gang, found)
                 return
@@ -163,7 +170,7 @@ class _Planning:
             if lacking is None and self._rearrange(gang):
                 return
             self.refused[kind] = lacking or self._why(gang)
-            self.able[kind] = frozenset() if lacking else _able(self.given, gang)
+            self.able[kind] = frozenset() if lacking else able_for(self.given, gang)
         self.waits[gang.uuid] = self.refused[kind]
         if self.able[kind]:
             self._keep(gang, kind)
@@ -176,7 +183,7 @@ class _Planning:
 
     def _lacking(self, gang: LeaseGang) -> Reason | None:
         """Return why a gang waits for which there are GPUs, if only its client's NIC had room."""
-        if self._room(gang) is None or _places(self.left, gang, self.kept) is None:
+        if self._room(gang) is None or places(self.left, gang, self.kept) is None:
             return None
         return Reason(LeaseTerm.CLIENT_NETWORK, gang.count * gang.network_mbps)
 
@@ -194,6 +201,7 @@ class _Planning:
         found = nearest.take(gang.count, self.kept)
         if found:
             self.kept |= found
+            self.kept_for[gang.uuid] = found
 
     def _place(self, gang: LeaseGang, gpus: tuple[ChosenGpu, ...]) -> None:
         self.placed[gang.uuid] = gang, gpus
@@ -203,7 +211,7 @@ class _Planning:
                 self.promised[gpu.route.client_nic] += gang.network_mbps
 
     def _why(self, gang: LeaseGang) -> Reason:
-        full = not self.kept or _places(self.left, gang, ()) is None
+        full = not self.kept or places(self.left, gang, ()) is None
         none = Reason(LeaseTerm.NO_GPU, gang.api, gang.part.memory_mb)
         return none if full else Reason(LeaseTerm.IN_ORDER, "")
 
@@ -230,19 +238,24 @@ class _Planning:
         for each in asked:
             servers = where.get(each.uuid, ())
             of = [machines[gpu.host][1] for server in servers for gpu in server.gpus]
-            places = _places_of(trial.left, each, self.kept, of, trial._room(each))
-            if places is None:
+            at = _places_of(trial.left, each, self.kept, of, trial._room(each))
+            if at is None:
                 return False
-            trial._place(each, places)
+            trial._place(each, at)
         self.left, self.promised = trial.left, trial.promised
         self.placed = {uuid: trial.placed[uuid] for uuid in (*self.placed, gang.uuid)}
         return True
 
 
-def _places(
+def places(
     found: Sequence[Pool], gang: LeaseGang, kept: Collection[str], room: int | None = None
 ) -> tuple[ChosenGpu, ...] | None:
-    """Return a GPU for each lease of a gang, of its server's own host first; None where one has none."""
+    """Return a GPU for each lease of a gang, of its server's own host first; None where one has none.
+
+    :param found: pools, with what is free
+    :param kept: GPUs that are for others
+    :param room: left of the NIC of the gang's client, MB/s; None: it is not counted
+    """
     return _places_of(found, gang, kept, [""] * gang.count, room)
 
 
@@ -302,7 +315,7 @@ def _any(
     )
 
 
-def _able(found: Iterable[Pool], gang: LeaseGang) -> frozenset[str]:
+def able_for(found: Iterable[Pool], gang: LeaseGang) -> frozenset[str]:
     """Return the GPUs that a gang could get if they were free; none where they are too few for it."""
     there = [each for each in found if gang.reaches(each)]
     gpus = able(

@@ -37,6 +37,9 @@ class LeaseTerm(StrEnum):
     NO_MOVE = "no_move"
     MOVING = "moving"
     MOVED = "moved"
+    MAKES_ROOM = "makes_room"
+    MOVES_FOR_IT = "moves_for_it"
+    ROOM_BY_MOVES = "room_by_moves"
     REPLACED = "replaced"
     IN_PLACE_OF = "in_place_of"
     ADOPTED = "adopted"
@@ -65,6 +68,9 @@ LEASE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         LeaseTerm.NO_MOVE: "it does not move: no other GPU in reach had room, or its server did not use it",
         LeaseTerm.MOVING: "the host of its GPU ends it, to start it on another GPU",
         LeaseTerm.MOVED: "it starts on another GPU, with empty memory",
+        LeaseTerm.MAKES_ROOM: "it goes to another GPU, to make room for a lease that waits",
+        LeaseTerm.MOVES_FOR_IT: "leases that go to other GPUs, to make room for it: {value}",
+        LeaseTerm.ROOM_BY_MOVES: "leases that would make room for it if they went to other GPUs: {value}",
         LeaseTerm.REPLACED: "lease {value} was asked for in its place",
         LeaseTerm.IN_PLACE_OF: "asked for in place of lease {value}, whose GPU's host is silent",
         LeaseTerm.ADOPTED: "an older state of the service was restored: its server connects again",

@@ -12,8 +12,8 @@
 
 Each task supplies one unit, and the flow of least cost (Eq. 6 to 9) says where it goes. Tasks of a *kind* ask for the
 same: they reach machines over one aggregator, so the arcs grow with tasks plus kinds times machines, not with tasks
-times machines. Of these only the cheapest are in the network, as many as there are tasks: whoever uses a dearer one
-could use one of those that nobody uses, at no more cost. So a large fleet costs little more than a small one.
+times machines. Of these only the cheapest are in the network, as many as there are tasks: a task on a dearer one could
+go to one of those on which no task is, at no more cost. So a large fleet costs little more than a small one.
 
 A machine takes several kinds; its arc to the sink has the room for the smallest of them, as Eq. 10 makes one number of
 all resources. That can promise too much, so the rounds count each resource by itself afterwards.

@@ -19,6 +19,7 @@ from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
+from nova_numa_ext.policy.remote_gpu.making_room import RebalanceRules, Rebalancing
 from placement_traits import pool_reader
 from placement_traits.claim_store import NoRoomError
 from placement_traits.claims import emptied
@@ -30,7 +31,7 @@ from placement_traits.reason import Reason
 from placement_traits.request import parse
 from tests.support.at_once import at_once
 from tests.support.lease_service import ASKED, ENGINE, SERVER, LeaseService, credential
-from tests.support.pools import client_nic, pool
+from tests.support.pools import client_nic, movable_pool, pool
 
 HOSTS = ("g1", "c1", "c2")
 
@@ -561,6 +562,92 @@ def test_a_lease_moves_to_another_gpu_and_holds_both_until_its_source_has_ended_
     service.round()
     assert service.attaches("c1") == [(moving.uuid, now.lease.epoch)]
     assert service.ask("g1").json["serves"] == []
+
+
+def crowded(service, placement, mode, **rules):
+    """Leases of two servers, of half a GPU each, on the only two GPUs, and a gold one that waits."""
+    for host in ("g1", "g2"):
+        PoolReporter(placement.client).sync(movable_pool(host))
+        service.report(host)
+    service.rebalance = RebalanceRules(mode, **rules)
+    service.start()
+    service.placed |= {SERVER: "c1", OTHER: "c1"}
+    service.report("c1", servers=[SERVER, OTHER])
+    asked = replace(ASKED, migratable=True)
+    for server in (SERVER, OTHER):
+        service.leases.create("project-1", "user-1", asked, server)
+    turns(service, 3)
+    gold = replace(ASKED, memory_mb=4000, level=ServiceLevel.GOLD)
+    return service.leases.create("project-2", "user-2", gold)
+
+
+def turns(service, count):
+    for _ in range(count):
+        service.round()
+        for host in ("g1", "g2", "g3"):
+            service.obey(host)
+    service.round()
+
+
+def reasons(service, lease):
+    return [(each.term, each.value) for each in service.leases.read(lease.uuid).reasons]
+
+
+def levels(service):
+    """Of the leases of each GPU that is used."""
+    found = {}
+    for each in service.leases.find(states=LIVING):
+        if each.claimed:
+            found.setdefault(each.gpu, []).append(each.asked.level.value)
+    return sorted(map(sorted, found.values()))
+
+
+APART, TOGETHER = [["silver"], ["silver"]], [["gold"], ["silver", "silver"]]
+
+
+@pytest.mark.parametrize("mode", Rebalancing)
+def test_a_lease_makes_room_for_one_that_waits_where_that_is_asked_for(service, placement, mode):
+    gold = crowded(service, placement, mode)
+    assert levels(service) == APART
+    service.round()
+    said = {"off": [], "observe": [("room_by_moves", 1)], "enforce": [("moves_for_it", 1)]}
+    assert reasons(service, gold) == [("no_gpu", "opencl"), *said[mode]]
+    turns(service, 4)
+    if mode is not Rebalancing.ENFORCE:
+        assert levels(service) == APART
+        assert reasons(service, gold) == [("no_gpu", "opencl"), *said[mode]]
+        return
+    assert levels(service) == TOGETHER
+    assert {each.state for each in service.leases.find() if each.server} == {LeaseState.ATTACHED}
+    assert [each.moved_at is not None for each in service.leases.find()].count(True) == 1
+
+
+@pytest.mark.parametrize(("cool_down_s", "moves"), [(0.0, 2), (3600.0, 0)])
+def test_few_leases_move_in_a_minute_and_none_twice_in_its_cool_down(
+    service, placement, cool_down_s, moves
+):
+    """Two of one GPU could go to two others, where small ones are that stay; one of the two has moved before."""
+    rules = {"moves_per_minute": 2, "cool_down_s": cool_down_s}
+    gold = crowded(service, placement, Rebalancing.ENFORCE, **rules)
+    turns(service, 4)
+    assert levels(service) == TOGETHER
+    service.leases.change(service.leases.read(gold.uuid), life.release, ENGINE)
+    turns(service, 2)
+    PoolReporter(placement.client).sync(movable_pool("g3"))
+    (full,) = {each.lease.gpu_host for each in service.leases.find() if each.server}
+    for host in {"g1", "g2", "g3"} - {full}:
+        service.leases.create("project-2", "user-2", replace(ASKED, pool=host))
+    turns(service, 2)
+    again = service.leases.create("project-2", "user-2", gold.asked)
+    turns(service, 2)
+    one_in_a_minute = [("room_by_moves", 2)] * (moves > 0)
+    assert reasons(service, again) == [("no_gpu", "opencl"), *one_in_a_minute]
+    with service.database.transaction() as connection:
+        earlier = tables.lease.c.moved_at - 61.0
+        connection.execute(update(tables.lease).values(moved_at=earlier))
+    turns(service, 4)
+    both = [["gold"], *[["silver", "silver"]] * 2]
+    assert levels(service) == (both if moves else [["silver"], ["silver"], ["silver", "silver"]])
 
 
 def test_what_a_move_left_stays_until_its_host_reports_where_an_older_database_was_restored(

@@ -28,6 +28,7 @@ from nova_numa_ext.orchestrator.store.leases import LIVING
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
+from nova_numa_ext.policy.remote_gpu.making_room import RebalanceRules, Rebalancing
 from placement_traits import pool_reader
 from placement_traits.claims import emptied
 from placement_traits.errors import ServiceUnavailableError
@@ -38,7 +39,7 @@ from tests.support.apart import lease_groups, processes_in
 from tests.support.jobs_database import backed_up, restored
 from tests.support.lease_service import ASKED, ENGINE, SERVER, LeaseService, credential
 from tests.support.polling import until
-from tests.support.pools import pool
+from tests.support.pools import movable_pool, pool
 
 REQUEST = RemoteGpuRequest(
     1, 1000, ServiceLevel.SILVER, RemoteGpuApi.OPENCL, 0, 0.0, 1, 0, migratable=False
@@ -446,6 +447,39 @@ def test_what_a_flavor_asks_for_is_the_same_in_all_places_after_each_of_novas_ev
             hosts.happens(placed, running)
         table.append("        {:<17}{:<21}{:<7}{:<11}{:<9}{}".format(event, *hosts.row()))
     assert "\n".join(table) + "\n" == FLAVOR_LIFE
+
+
+def test_a_lease_that_makes_room_is_served_on_its_new_gpu_and_its_neighbour_notices_nothing(hosts):
+    """Two servers with half a GPU each, on both GPUs; a lease of a whole one waits. Real processes echo."""
+    service, other = hosts.service, str(uuid.uuid4())
+    hosts.lend("g2")
+    for host in ("g1", "g2"):
+        PoolReporter(service.client_of_placement).sync(movable_pool(host))
+    service.rebalance = RebalanceRules(Rebalancing.ENFORCE)
+    service.start()
+    clients, leases = {}, {}
+    for server, host in ((SERVER, "c1"), (other, "c2")):
+        asked = replace(ASKED, migratable=True)
+        leases[host] = service.leases.create("project-1", "user-1", asked, server)
+        hosts.move(server, host)
+    hosts.rounds(4)
+    clients = {host: hosts.connected(host) for host in leases}
+    assert [each.echo("before") for each in clients.values()] == ["before", "before"]
+    whole = replace(ASKED, memory_mb=8000, level=ServiceLevel.GOLD)
+    waits = service.leases.create("project-2", "user-2", whole)
+    hosts.rounds(6)
+    now = {host: service.leases.read(each.uuid) for host, each in leases.items()}
+    (moved,) = (host for host, each in now.items() if each.moved_at is not None)
+    (stayed,) = now.keys() - {moved}
+    assert (now[moved].gpu, now[moved].state) == (now[stayed].gpu, LeaseState.ATTACHED)
+    assert clients[stayed].echo("on and on") == "on and on"
+    assert clients[moved].echo("cut") == ""
+    again = hosts.connected(moved)
+    assert again.echo("after") == "after"
+    assert service.leases.read(waits.uuid).gpu not in ("", now[moved].gpu)
+    assert hosts.processes().keys() == {each.uuid for each in (*leases.values(), waits)}
+    for each in (again, *clients.values()):
+        each.close()
 
 
 def test_an_old_database_ends_no_process_before_it_is_committed(hosts):
