@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine as a process of its own that carries leases on, over a Placement behind a port.
+
+``python -m tests.support.lease_engine_process DATABASE_URL PLACEMENT_URL NAME TERM_S``; servers are all on host c1
+"""
+
+import logging
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+from keystoneauth1 import adapter, session, token_endpoint
+
+from nova_numa_ext.job_hint import HintKeys
+from nova_numa_ext.orchestrator import service
+from nova_numa_ext.orchestrator.conf import EngineOptions
+from nova_numa_ext.orchestrator.engine import EngineServices, JobEngine, JobPlanning, QueueDecision
+from nova_numa_ext.orchestrator.hints import PlanHints
+from nova_numa_ext.orchestrator.store.database import Database
+from placement_traits import pool_reader
+from placement_traits.claim_store import ClaimStore
+from placement_traits.client import PlacementClient
+from placement_traits.service_manager import ServiceManager
+from tests.support.compute_api import ComputeApi, FakeTrusts
+
+_ROUND_S = 0.2
+_HOSTS = SimpleNamespace(
+    host=lambda _server, _host_id="": "c1",
+    name=lambda _server: "c1",
+    owner=lambda _server: None,
+    fabrics=lambda _host: None,
+    nic=lambda _host: None,
+)
+
+
+def started(url: str, placement_url: str, name: str, term_s: float):
+    """Return a process that has been started."""
+    module = [sys.executable, "-m", "tests.support.lease_engine_process"]
+    return subprocess.Popen(
+        [*module, url, placement_url, name, str(term_s)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+def _main(url: str, placement_url: str, name: str, term_s: str) -> int:
+    logging.basicConfig(level=logging.INFO, format=f"{name} %(levelname)s %(message)s")
+    auth = token_endpoint.Token(placement_url, "admin")
+    client = PlacementClient(adapter.Adapter(session.Session(auth), service_type="placement"))
+    engine = JobEngine(
+        name,
+        Database(url),
+        EngineServices(
+            FakeTrusts(ComputeApi()),
+            ClaimStore(client),
+            _HOSTS,
+            lambda: pool_reader.read(client),
+        ),
+        JobPlanning(lambda *_found: QueueDecision({}, {}), PlanHints(HintKeys())),
+        EngineOptions(workers=1, watchers=2, watch_interval_s=3600.0),
+        lasts_s=float(term_s),
+    )
+    return service.run(engine, _ROUND_S, ServiceManager.of(os.environ))
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))
