@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Minimum-cost flow by libraries: OR-tools (cost scaling), or SciPy's HiGHS (a linear programme) where that is missing.
 
-Both come with the extra ``flow`` and are needed on the hosts of engines only. SciPy alone took 1 s of processor time for
-a round with 512 waiting jobs on 10,000 hosts (``make bench-flow``); more jobs were not measured. All exact solvers find the same least cost (Amaral 2019, section 5.4.1), which flow it has may differ.
+Both come with the extra ``flow`` and are needed on the hosts of engines only. SciPy alone took 1 s of processor time
+for a round with 512 waiting jobs on 10,000 hosts (``make bench-flow``); more jobs were not measured. All exact solvers
+find the same least cost (Amaral 2019, section 5.4.1), which flow it has may differ.
 """
 
 from importlib.util import find_spec
