@@ -8,11 +8,14 @@ every server ends on the NUMA node that nova-compute picks.
 import io
 from contextlib import redirect_stdout
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import fixtures
 from nova import context, objects
+from nova.tests import fixtures as nova_fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional import integrated_helpers
 from nova.tests.functional.libvirt import base
 
 from emulation.hosts import four_nodes
@@ -20,7 +23,7 @@ from nova_numa_ext import endpoints
 from nova_numa_ext.cli import explain_command
 from nova_numa_ext.fabrics import PlacementFabrics
 from nova_numa_ext.scheduler import process
-from placement_traits import journal
+from placement_traits import journal, names
 from placement_traits.client import PlacementClient
 from placement_traits.names import PackingTrait
 from placement_traits.offers import L3State, TreeSettings
@@ -57,7 +60,93 @@ class LiveView:
         return self._view.snapshot()
 
 
-class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
+class Requests:
+    """What all clouds here have: servers by nova's API, and hosts on the leafs of a fabric."""
+
+    client: Any
+    api: Any
+    host: Any
+    _build_server: Any
+    _create_flavor: Any
+    _get_provider_uuid_by_name: Any
+    _wait_for_state_change: Any
+
+    def cabled(self, plan):
+        """Write a fabric and start its hosts, each with the trait of its leaf."""
+        put_fabric(self.client, plan)
+        for host, leaf in plan.hosts.items():
+            self.host(host)
+            path = f"/resource_providers/{self._get_provider_uuid_by_name(host)}/traits"
+            there = self.client.get(path)
+            self.client.put(path, {**there, "traits": [*there["traits"], leaf_trait(leaf)]})
+        self.fabrics = PlacementFabrics(self.client)
+
+    def flavor(self, extra_specs, vcpus=1, memory_mb=512):
+        """Make a flavor; returns its id."""
+        return self._create_flavor(
+            vcpu=vcpus, memory_mb=memory_mb, disk=1, ephemeral=0, extra_spec=extra_specs
+        )
+
+    def boot(self, extra_specs, vcpus=1, state="ACTIVE", hints=None, **body):
+        """Create servers of one request and wait for them; returns the one, or a list when several were asked for.
+
+        :param state: the state that they must come to
+        :param hints: scheduler hints
+        :param body: more of the request's body: ``host``, ``availability_zone``, ``min_count``, ``imageRef``
+        """
+        flavor = self.flavor(extra_specs, vcpus)
+        server = self._build_server(flavor_id=flavor, networks="none") | body
+        request = {"server": server} | ({"os:scheduler_hints": hints} if hints else {})
+        count = body.get("min_count", 1)
+        if count > 1:
+            server["return_reservation_id"] = True
+            reservation = self.api.post_server(request)["reservation_id"]
+            made = self.api.get_servers(search_opts={"reservation_id": reservation})
+        else:
+            made = [self.api.post_server(request)]
+        ready = [self._wait_for_state_change(each, state) for each in made]
+        return ready if count > 1 else ready[0]
+
+    def host_of(self, server):
+        """The host that nova says it is on."""
+        return self.api.get_server(server["id"])["OS-EXT-SRV-ATTR:host"]
+
+
+class FakeCloud(Requests, integrated_helpers.ProviderUsageBaseTestCase):
+    """Nova's API, conductor, scheduler and computes with nova's fake driver: many hosts that start soon.
+
+    What is cast is waited for: the database of nova's fixtures stands few threads at once. ::
+
+        l000-00         VCPU, MEMORY_MB, DISK_GB   (nova-compute's); CUSTOM_NUMA_EXT_HOST
+        └─ l000-00:rdt  (our agent's)              CUSTOM_NUMA_EXT_OWNER
+    """
+
+    compute_driver = "fake.MediumFakeDriver"
+
+    def setUp(self):
+        super().setUp()
+        self.useFixture(nova_fixtures.CastAsCallFixture(self))
+        for limit in ("instances", "cores", "ram", "server_groups", "server_group_members"):
+            self.flags(**{limit: -1}, group="quota")
+        self.client = PlacementClient(process.engine()._view.adapter)
+        for trait in (names.HOST, names.OWNER):
+            self.client.put(f"/traits/{trait}")
+
+    def host(self, name):
+        """Start nova-compute, and publish as much as our agent does where there is nothing to publish."""
+        self._start_compute(name)
+        root = self._get_provider_uuid_by_name(name)
+        self._publish(root, names.HOST)
+        child = {"name": f"{name}:rdt", "parent_provider_uuid": root}
+        self._publish(self.client.post("/resource_providers", child)["uuid"], names.OWNER)
+
+    def _publish(self, provider, trait):
+        path = f"/resource_providers/{provider}/traits"
+        there = self.client.get(path)
+        self.client.put(path, {**there, "traits": [*there["traits"], trait]})
+
+
+class NovaCloud(Requests, base.LibvirtMigrationMixin, base.ServersTestBase):
     """Hosts of four NUMA nodes, each with two dedicated CPUs, a shared one, 2 GB and an L3 cache of its own.
 
     ::
@@ -108,47 +197,7 @@ class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
         )
         assert Reporter(self.client).sync(tree).problems == ()
 
-    def cabled(self, plan):
-        """Write a fabric and start its hosts, each with the trait of its leaf."""
-        put_fabric(self.client, plan)
-        for host, leaf in plan.hosts.items():
-            self.host(host)
-            path = f"/resource_providers/{self._get_provider_uuid_by_name(host)}/traits"
-            there = self.client.get(path)
-            self.client.put(path, {**there, "traits": [*there["traits"], leaf_trait(leaf)]})
-        self.fabrics = PlacementFabrics(self.client)
-
     # Servers ----------------------------------------------------------------------------------------------------------
-
-    def flavor(self, extra_specs, vcpus=1, memory_mb=512):
-        """Make a flavor; returns its id."""
-        return self._create_flavor(
-            vcpu=vcpus, memory_mb=memory_mb, disk=1, ephemeral=0, extra_spec=extra_specs
-        )
-
-    def boot(self, extra_specs, vcpus=1, state="ACTIVE", hints=None, **body):
-        """Create servers of one request and wait for them; returns the one, or a list when several were asked for.
-
-        :param state: the state that they must come to
-        :param hints: scheduler hints
-        :param body: more of the request's body: ``host``, ``availability_zone``, ``min_count``, ``imageRef``
-        """
-        flavor = self.flavor(extra_specs, vcpus)
-        server = self._build_server(flavor_id=flavor, networks="none") | body
-        request = {"server": server} | ({"os:scheduler_hints": hints} if hints else {})
-        count = body.get("min_count", 1)
-        if count > 1:
-            server["return_reservation_id"] = True
-            reservation = self.api.post_server(request)["reservation_id"]
-            made = self.api.get_servers(search_opts={"reservation_id": reservation})
-        else:
-            made = [self.api.post_server(request)]
-        ready = [self._wait_for_state_change(each, state) for each in made]
-        return ready if count > 1 else ready[0]
-
-    def host_of(self, server):
-        """The host that nova says it is on."""
-        return self.api.get_server(server["id"])["OS-EXT-SRV-ATTR:host"]
 
     def nodes_of(self, server):
         """NUMA nodes that nova-compute picked."""
@@ -160,10 +209,10 @@ class NovaCloud(base.LibvirtMigrationMixin, base.ServersTestBase):
     def claims(self, consumer):
         """What Placement has allocated to a consumer: provider name -> {class: amount}."""
         allocations = self.client.get(f"/allocations/{consumer}")["allocations"]
-        names = {
+        name_of = {
             uuid: self.client.get(f"/resource_providers/{uuid}")["name"] for uuid in allocations
         }
-        return {names[uuid]: entry["resources"] for uuid, entry in allocations.items()}
+        return {name_of[uuid]: entry["resources"] for uuid, entry in allocations.items()}
 
     def assert_agrees(self, server, host, node=None):
         """Nova, Placement and the instance name the same host and the same NUMA node; the CPUs are dedicated ones."""
