@@ -29,7 +29,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
+import numpy as np
+
+from placement_traits import names
 from placement_traits.best_effort import BestEffortWriter
+from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.metrics import MetricSpec
 from placement_traits.snapshot import FleetSnapshot, ViewState
 from placement_traits.view import ViewStats
@@ -49,12 +53,15 @@ REFUSED: Final = "numa_ext_scheduler_refused_hosts"
 WOULD_REFUSE: Final = "numa_ext_scheduler_would_refuse_hosts"
 WOULD_REORDER: Final = "numa_ext_scheduler_would_reorder"
 SHORTLISTS: Final = "numa_ext_scheduler_shortlists"
+GROUP_PLANS: Final = "numa_ext_scheduler_group_plans"
+GROUP_CONFLICTS: Final = "numa_ext_scheduler_group_conflicts"
 FAULTS: Final = "numa_ext_scheduler_faults"
 JOURNAL: Final = "numa_ext_scheduler_journal_failures"
 SECONDS: Final = "numa_ext_scheduler_decision_seconds"
 VIEW_AGE: Final = "numa_ext_scheduler_view_age_seconds"
 VIEW_STATE: Final = "numa_ext_scheduler_view_state"
 VIEW_HOSTS: Final = "numa_ext_scheduler_view_hosts"
+MISCABLED_HOSTS: Final = "numa_ext_scheduler_miscabled_hosts"
 VIEW_READINGS: Final = "numa_ext_scheduler_view_readings"
 
 METRICS: Final[dict[str, MetricSpec]] = {
@@ -94,6 +101,19 @@ METRICS: Final[dict[str, MetricSpec]] = {
             (_WORKER, "end"),
         ),
         MetricSpec(
+            GROUP_PLANS,
+            "counter",
+            "Server groups planned on a fabric, one for each request, by result: claimed when the group has leafs or "
+            "uplinks in Placement by it, placed when nothing was to be claimed, none when there was no place.",
+            (_WORKER, "result"),
+        ),
+        MetricSpec(
+            GROUP_CONFLICTS,
+            "counter",
+            "Claims of planned leafs that were lost to another group; each is followed by another plan, three at most.",
+            (_WORKER,),
+        ),
+        MetricSpec(
             FAULTS,
             "counter",
             "Faults of ours, by where: filter, weigher, record (the decision stands, but is not in the journal).",
@@ -108,8 +128,8 @@ METRICS: Final[dict[str, MetricSpec]] = {
         MetricSpec(
             SECONDS,
             "histogram",
-            "Time of a decision, seconds, by step: filter (nova's own later filters included where it asks them) or "
-            "weigher.",
+            "Time of a decision, seconds, by step: filter (nova's own later filters included where it asks them), "
+            "weigher; and group, the plan of a server group and its claim, which is part of its first filter.",
             (_WORKER, "step"),
         ),
         MetricSpec(VIEW_AGE, "gauge", "Age of the view of Placement, seconds."),
@@ -117,6 +137,12 @@ METRICS: Final[dict[str, MetricSpec]] = {
             VIEW_STATE, "gauge", "1 for the state of the view: empty, fresh or stale.", ("state",)
         ),
         MetricSpec(VIEW_HOSTS, "gauge", "Hosts in the view."),
+        MetricSpec(
+            MISCABLED_HOSTS,
+            "gauge",
+            "Hosts in the view that hang on another leaf than the one that is planned, so that no server group gets "
+            "them.",
+        ),
         MetricSpec(
             VIEW_READINGS,
             "counter",
@@ -131,6 +157,8 @@ BEGIN_AT_0: Final = (
     (DECISIONS, ("passed", "none")),
     (WOULD_REORDER, ("candidates", "host")),
     (SHORTLISTS, ("enough", "exhausted")),
+    (GROUP_PLANS, ("claimed", "placed", "none")),
+    (GROUP_CONFLICTS, ("",)),
     (FAULTS, ("filter", "weigher", "record")),
     (JOURNAL, ("",)),
 )
@@ -270,8 +298,14 @@ def of_view(view: View) -> Iterator[Sample]:
     for state in ViewState:
         yield METRICS[VIEW_STATE], (state.value,), float(state is shown.state)
     yield METRICS[VIEW_HOSTS], (), len(shown.hosts)
+    yield METRICS[MISCABLED_HOSTS], (), _miscabled(shown.arrays)
     yield METRICS[VIEW_READINGS], ("done",), stats.refreshes
     yield METRICS[VIEW_READINGS], ("failed",), stats.failures
+
+
+def _miscabled(arrays: FleetArrays) -> int:
+    kinds = np.array([names.MISCABLED in traits for traits in arrays.trait_sets], bool)
+    return int(kinds[arrays.hosts["kind"]].sum())
 
 
 class Exporter:

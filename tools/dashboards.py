@@ -385,6 +385,7 @@ DECISIONS: Final = Dashboard(
     (
         number("Age of the view", "max(numa_ext_scheduler_view_age_seconds)", "s"),
         number("Hosts in the view", "min(numa_ext_scheduler_view_hosts)"),
+        number("Hosts on another leaf", "max(numa_ext_scheduler_miscabled_hosts)"),
         number(
             "Views that are not fresh",
             'count(numa_ext_scheduler_view_state{state="fresh"} == 0) or vector(0)',
@@ -426,6 +427,14 @@ DECISIONS: Final = Dashboard(
         Panel(
             "Ends of short lists",
             {f"sum by (end) (rate(numa_ext_scheduler_shortlists_total{RANGE}))": "{{end}}"},
+            "ops",
+        ),
+        Panel(
+            "Groups of servers",
+            {
+                f"sum by (result) (rate(numa_ext_scheduler_group_plans_total{RANGE}))": "{{result}}",
+                f"sum(rate(numa_ext_scheduler_group_conflicts_total{RANGE}))": "claim lost",
+            },
             "ops",
         ),
         Panel(

@@ -102,6 +102,7 @@ class GroupPlaces:
     :param leafs: leaf of each of them
     :param reasons: sentences
     :param claimed: the group has something of its leafs by this request, and had nothing before
+    :param lost: claims that other groups were faster with
     """
 
     group: ServerGroup
@@ -110,6 +111,7 @@ class GroupPlaces:
     leafs: Mapping[str, str] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
     claimed: bool = False
+    lost: int = 0
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -149,9 +151,11 @@ class NoPlan:
     """A group has no place.
 
     :param reasons: sentences, never empty
+    :param lost: claims that other groups were faster with
     """
 
     reasons: tuple[str, ...]
+    lost: int = 0
 
 
 Planner = Callable[[Leafs, GroupRequest, PlanOptions], LeafPlan | NoLeafs]
@@ -225,7 +229,7 @@ class GroupPlanner:
                     break
                 refusals += answer.reasons
             else:
-                return NoPlan(tuple(refusals) or (_NO_FABRIC,))
+                return NoPlan(tuple(refusals) or (_NO_FABRIC,), attempt)
             if not claims:
                 return answer
             try:
@@ -233,11 +237,11 @@ class GroupPlanner:
             except (NoRoomError, ConflictError) as error:
                 if not begins and attempt == _CLAIM_TRIES - 1:  # it is there, seen or not
                     LOG.warning("Server group %s shares uplinks unseen: %s", group.uuid, error)
-                    return answer
+                    return replace(answer, lost=_CLAIM_TRIES)
                 LOG.info("Server group %s is planned again: %s", group.uuid, error)
                 continue
-            return replace(answer, claimed=took and begins and not held)
-        return NoPlan((_LOST,))
+            return replace(answer, claimed=took and begins and not held, lost=attempt)
+        return NoPlan((_LOST,), _CLAIM_TRIES)
 
     def _take(
         self,

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first pass of a server group: nova gets the planned hosts and their spares, and no other (:mod:`.group_plan`)."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from nova_numa_ext.scheduler.group_plan import GroupPlaces, GroupPlanner, NoPlan
 from nova_numa_ext.scheduler.groups import ServerGroup
 from nova_numa_ext.scheduler.judge import HostVerdict
 from nova_numa_ext.scheduler.judge import verdict as verdict_on
+from nova_numa_ext.scheduler.measures import Measures
 from nova_numa_ext.scheduler.shortlist import ByScore, LaterFilters, Question
 from placement_traits.reason import Reason
 from placement_traits.workload_request import WorkloadRequest
@@ -24,12 +26,16 @@ class GroupShortlist:
     :param by_score: orders hosts
     :param later: nova's filters after ours
     :param planner: of groups
+    :param measures: what is counted of them
     """
 
-    def __init__(self, by_score: ByScore, later: LaterFilters, planner: GroupPlanner) -> None:
+    def __init__(
+        self, by_score: ByScore, later: LaterFilters, planner: GroupPlanner, measures: Measures
+    ) -> None:
         self._by_score = by_score
         self._later = later
         self._planner = planner
+        self._measures = measures
 
     def judge(
         self, question: Question, group: ServerGroup, verdict: Callable[[Any], HostVerdict]
@@ -55,8 +61,9 @@ class GroupShortlist:
             ahead = self._later.passed(able, question.spec)
             return {at[state.uuid] for state in (*ahead.by_first, *ahead.by_another)}
 
-        modes = question.context.modes
+        modes, began = question.context.modes, time.perf_counter()
         found = self._planned(question, group, request, passing)
+        self._measures.planned(found, seconds=time.perf_counter() - began)
         if isinstance(found, GroupPlaces):
             kept = {*found.hosts}
             return (
@@ -85,7 +92,7 @@ class GroupShortlist:
         One that asks for leafs of its own and has a place among such hosts goes there. Where it has none, or all hosts
         are only ranked, its places are advice.
         """
-        states, modes = question.host_states, question.context.modes
+        states, modes, lost = question.host_states, question.context.modes, 0
         arrays = question.context.snapshot.arrays
         ordered, possible, _ = self._by_score.ranked(question, request)
         roots = [state.uuid for state in states]
@@ -95,8 +102,10 @@ class GroupShortlist:
             found = self._planner.plan(group, binding, arrays, passing, claims=True)
             if isinstance(found, GroupPlaces):
                 return found
+            lost = found.lost
         every = Offered(roots, ordered, possible)
-        return self._planner.plan(group, every, arrays, passing, claims=bool(refuses.all()))
+        found = self._planner.plan(group, every, arrays, passing, claims=bool(refuses.all()))
+        return replace(found, lost=lost + found.lost)
 
     @staticmethod
     def next(

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from nova_numa_ext import metrics
 from nova_numa_ext.scheduler.decision import Judged
+from nova_numa_ext.scheduler.group_plan import GroupPlaces, NoPlan
 from nova_numa_ext.scheduler.judge import HostVerdict
 
 LOG = logging.getLogger(__name__)
@@ -42,6 +43,18 @@ class Measures:
                     end = "exhausted" if judged.exhausted else "enough"
                     self._kept.count(metrics.SHORTLISTS, end)
             self._kept.save()
+
+    def planned(self, found: GroupPlaces | NoPlan, *, seconds: float) -> None:
+        """Count the plan of a server group, or that it has none; saved with the decision of which it is part."""
+        with self._survived():
+            if self._kept is None:
+                return
+            result = "none"
+            if isinstance(found, GroupPlaces):
+                result = "claimed" if found.claimed else "placed"
+            self._kept.time(metrics.SECONDS, "group", seconds)
+            self._kept.count(metrics.GROUP_PLANS, result)
+            self._add(metrics.GROUP_CONFLICTS, "", found.lost)
 
     def weighed(self, *, other_first: bool, seconds: float) -> None:
         """Count a decision of the weigher.

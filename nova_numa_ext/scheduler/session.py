@@ -289,9 +289,10 @@ class Engine:
             if self._lists is None:
                 by_score, later = ByScore(self._conf, self._multipliers), LaterFilters(self._conf)
                 makers = (remote_gpus.ByNearness(by_score), by_score)
+                groups = self._groups
                 self._lists = _Lists(
                     Shortlist(self._conf, lambda: self._options.shortlist, makers, later),
-                    GroupShortlist(by_score, later, self._groups) if self._groups else None,
+                    GroupShortlist(by_score, later, groups, self._measures) if groups else None,
                 )
             return self._lists
 

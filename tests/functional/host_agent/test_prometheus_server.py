@@ -147,6 +147,11 @@ RECORDED = {
         "numa_ext_scheduler_would_reorder_total",
         "numa_ext_scheduler_shortlists_total",
     },
+    "recorded before groups of servers were counted": {
+        "numa_ext_scheduler_miscabled_hosts",
+        "numa_ext_scheduler_group_plans_total",
+        "numa_ext_scheduler_group_conflicts_total",
+    },
     "no job was submitted": {"rate(numa_ext_jobs_moves_total["},
     "recorded before engines watched elastic groups": {
         "numa_ext_jobs_scaling_groups",

@@ -13,6 +13,7 @@ from benchmarks import nova_scheduler
 from benchmarks.cloud import Cloud, Flavor, request
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.fabrics import FabricState
+from nova_numa_ext.metrics import WorkerMetrics, of_workers
 from nova_numa_ext.policy.modes import Mode
 from nova_numa_ext.policy.network.groups import LeafPlaces, LeafPlan, NoLeafs, PlanOptions
 from nova_numa_ext.policy.network.leafs import Leaf, Leafs
@@ -20,6 +21,7 @@ from nova_numa_ext.policy.network.planner import plan
 from nova_numa_ext.policy.network.terms import GroupTerm
 from nova_numa_ext.scheduler import decision, fleet, moves, process, session
 from nova_numa_ext.scheduler.group_plan import GroupPlanner
+from nova_numa_ext.scheduler.measures import Measures
 from placement_traits import names
 from placement_traits.claim_store import ForeignConsumerError, NoRoomError
 from placement_traits.fleet_arrays import FleetArrays
@@ -127,12 +129,13 @@ class World:
         self.scheduler = nova_scheduler.Scheduler(self.cloud, ours=True)
         self.configure()
 
-    def configure(self, **options) -> None:
+    def configure(self, measures=None, **options) -> None:
         self.scheduler.engine = session.Engine(
             CONF,
             SchedulerOptions(**options),
             self.cloud,
             Journal(self.path, 2**22, 1),
+            measures=measures,
             beyond=session.BeyondHosts(GroupPlanner(lambda: self.blocks, self.planner)),
         )
 
@@ -199,6 +202,28 @@ def test_a_group_whose_leafs_are_taken_in_between_is_planned_again(world):
     found = world.ask(8)
     assert {leaf_of(hosts[0]) for hosts in found} == {2, 3}
     assert world.blocks.writes == 2
+
+
+def test_plans_of_groups_and_claims_that_were_lost_are_counted(world, tmp_path):
+    stem = tmp_path / "view-1-abc"
+    world.configure(measures=Measures(WorkerMetrics(stem)))
+    world.blocks.takes_first = "l1"
+    world.ask(8)
+    world.ask(4, SHARED)
+    with pytest.raises(exception.NoValidHost):
+        world.ask(13)
+    shown = [
+        (metric.name.removeprefix("numa_ext_scheduler_"), *labels[1:], value)
+        for metric, labels, value in of_workers(stem)
+    ]
+    assert [each for each in shown if each[0].startswith("group_")] == [
+        ("group_plans", "claimed", 1),
+        ("group_plans", "placed", 1),
+        ("group_plans", "none", 1),
+        ("group_conflicts", 1),
+    ]
+    (taken,) = [value for *name, value in shown if name == ["decision_seconds", "group"]]
+    assert sum(taken[:-1]) == 3
 
 
 def test_lost_claims_are_not_tried_again_and_the_places_move_up(world, monkeypatch):

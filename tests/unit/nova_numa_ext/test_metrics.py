@@ -5,6 +5,8 @@ import json
 import logging
 import os
 import threading
+import uuid
+from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -13,6 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from host_agent.report.metrics import METRICS as OF_THE_AGENT
 from nova_numa_ext import metrics
 from nova_numa_ext.metrics import METRICS, Exporter, WorkerMetrics, of_view, of_workers
+from placement_traits import names
+from placement_traits.fleet import HostView
 from placement_traits.fleet_arrays import FleetArrays
 from placement_traits.snapshot import FleetSnapshot, ViewState
 from placement_traits.view import ViewStats
@@ -197,6 +201,18 @@ def test_the_view_shows_age_and_state():
     }
     assert states == {"empty": 0, "fresh": 0, "stale": 1}
     assert found["numa_ext_scheduler_view_readings_total", (("result", "failed"),)] == 2
+
+
+def test_hosts_that_hang_on_another_leaf_are_counted():
+    view = View(1.0, ViewState.FRESH)
+    traits = {"h1": (), "h2": (names.MISCABLED,), "h3": (names.MISCABLED, names.HOST), "h4": ()}
+    hosts = [
+        HostView(str(uuid.uuid4()), host, frozenset(of), None, ()) for host, of in traits.items()
+    ]
+    view.shown = replace(view.shown, arrays=FleetArrays.of(hosts))
+    found = rendered(lambda: of_view(view))
+    assert found["numa_ext_scheduler_miscabled_hosts", ()] == 2
+    assert found["numa_ext_scheduler_view_hosts", ()] == 4
 
 
 def test_a_view_that_was_never_read_has_no_age():
