@@ -55,7 +55,8 @@ def pays(
 ) -> bool:
     """Return whether another place of a group is better for all together (Eq. 3.5).
 
-    It is when the interference between groups falls by more than the contention within the group rises.
+    It is when the interference between groups falls by more than the contention within the group rises. Nothing on a
+    real fabric measures these times; those of replays are known.
 
     :param inter_before: time that each group loses to others now, s
     :param inter_after: time that each would lose then, s

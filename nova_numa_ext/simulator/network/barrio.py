@@ -62,6 +62,11 @@ class ReplayedJob:
         return (self.ended_at - self.started_at) / self.job.runs_s
 
     @property
+    def lost_to_itself_s(self) -> float:
+        """How much longer it would have run there alone than the log says."""
+        return self.job.runs_s * (1 / self.alone - 1)
+
+    @property
     def slowdown_by_others(self) -> float:
         """How many times as long it has run as it would have there alone."""
         return self.slowdown * self.alone

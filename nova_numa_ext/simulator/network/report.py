@@ -13,6 +13,7 @@ from typing import Final, TextIO
 
 from nova_numa_ext.policy.jobs.queue_settings import Discipline
 from nova_numa_ext.policy.network.groups import PolicyName
+from nova_numa_ext.policy.network.mixing import pays
 from nova_numa_ext.simulator.metrics import mean, percentile
 from nova_numa_ext.simulator.network import swf
 from nova_numa_ext.simulator.network.barrio import LogReplay, ReplayedJob, Slowing, replay
@@ -41,6 +42,7 @@ JOB_COLUMNS: Final = (
     "slowdown_by_others",
     "places",
 )
+_UNKNOWN: Final = "-"
 _MOST_LEAFS: Final = 5_000
 _MOST_HOSTS: Final = 100_000
 
@@ -78,6 +80,19 @@ class PolicyReplay:
 def shared_run(ran: ReplayedJob) -> SharedRun:
     """Return what it cost a job that it ran beside others."""
     return SharedRun(ran.job.hosts, ran.job.runs_s / ran.alone, ran.ended_at - ran.started_at)
+
+
+def pays_beside(before: PolicyReplay, after: PolicyReplay) -> bool:
+    """Return whether the places of one policy are better for all jobs together than another's (Eq. 3.5).
+
+    The equation moves one job. Here all of them have other places, so what each loses to itself counts, too. Jobs
+    that only one of the policies has a place for are left out.
+    """
+    runs = [{each.job.number: each for each in one.found.jobs} for one in (before, after)]
+    both = runs[0].keys() & runs[1].keys()
+    inter = [[shared_run(of[number]).contention_s for number in both] for of in runs]
+    intra = [sum(of[number].lost_to_itself_s for number in both) for of in runs]
+    return pays(inter[0], inter[1], intra[0], intra[1])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -169,12 +184,15 @@ def replays(
 def table(
     found: Sequence[PolicyReplay],
 ) -> tuple[tuple[str, ...], list[tuple[str | float, ...]]]:
-    """Return columns and rows, one row per policy, numbers to four digits."""
+    """Return columns and rows, one row per policy, numbers to four digits; whether it pays is beside the first one."""
     rows: list[tuple[str | float, ...]] = []
     for each in found:
-        figures = each.figures().values()
-        rows.append((each.policy.value, *(float(f"{value:.4g}") for value in figures)))
-    return ("policy", *(found[0].figures() if found else ())), rows
+        figures = (float(f"{value:.4g}") for value in each.figures().values())
+        better = _UNKNOWN
+        if each is not found[0]:
+            better = "yes" if pays_beside(found[0], each) else "no"
+        rows.append((each.policy.value, *figures, better))
+    return ("policy", *(found[0].figures() if found else ()), "pays"), rows
 
 
 def write_csv(found: Sequence[PolicyReplay], file: TextIO) -> None:
@@ -254,6 +272,9 @@ def _write(found: Sequence[PolicyReplay], args: argparse.Namespace, fabric: Fabr
         "label": "modelled",
         "source": source,
         "policies": {each.policy.value: each.figures() for each in found},
+        "pays_beside_the_first": {
+            each.policy.value: pays_beside(found[0], each) for each in found[1:]
+        },
     }
     (args.output / "results.json").write_text(json.dumps(document, indent=2) + "\n")
     with (args.output / "jobs.csv").open("w", newline="") as file:

@@ -8,11 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from nova_numa_ext.policy.network.groups import PolicyName
+from nova_numa_ext.policy.network.pairs import LogMetrics
 from nova_numa_ext.simulator.network import swf
+from nova_numa_ext.simulator.network.barrio import LogReplay, ReplayedJob
+from nova_numa_ext.simulator.network.mixes import LoggedJob
 from nova_numa_ext.simulator.network.report import (
     POLICIES,
     PolicyReplay,
     add_arguments,
+    pays_beside,
     replays,
     table,
 )
@@ -33,6 +38,36 @@ def test_each_policy_is_a_row() -> None:
     assert columns[:3] == ("policy", "jobs", "never")
     assert [row[:2] for row in rows] == [(each.value, 40) for each in POLICIES]
     assert all(len(row) == len(columns) for row in rows)
+
+
+def replayed(*jobs: tuple[float, float]) -> PolicyReplay:
+    """Jobs of 100 s that ran one after the other: how fast each would have run alone, and how long it took, s."""
+    ran_jobs = tuple(
+        ReplayedJob(LoggedJob(number, 0.0, 4, 100.0), 0.0, {}, took_s, alone)
+        for number, (alone, took_s) in enumerate(jobs)
+    )
+    nothing = LogMetrics(100.0, 1.0, 0.0, 0.0, 0.0, 0, 0)
+    return PolicyReplay(PolicyName.VNB, LogReplay(ran_jobs, nothing, 0.0, 0.0), 18)
+
+
+def test_other_places_pay_when_jobs_lose_more_to_others_than_they_then_lose_to_themselves() -> None:
+    beside = replayed((1.0, 112.0), (1.0, 112.0))  # 24 s to others
+    apart = replayed((0.8, 125.0), (1.0, 100.0))  # 25 s to itself
+    both_apart = replayed((0.8, 125.0), (0.8, 125.0))
+    assert pays_beside(apart, beside)
+    assert not pays_beside(beside, apart)
+    assert not pays_beside(beside, beside)
+    assert pays_beside(both_apart, apart)
+    assert pays_beside(replayed((1.0, 130.0)), apart), "of the first job alone"
+
+
+def test_whether_a_policy_pays_is_shown_beside_the_first_one(tmp_path: Path) -> None:
+    words = (*SMALL, "--oversubscription", "8", "--policies", "first_available,vnb")
+    columns, rows = table(ran(*words, "--output", str(tmp_path)))
+    assert columns[-1] == "pays"
+    assert [row[-1] for row in rows] == ["-", "yes"]
+    document = json.loads((tmp_path / "results.json").read_text())
+    assert document["pays_beside_the_first"] == {"vnb": True}
 
 
 def test_files_say_what_was_replayed_and_the_log_is_one_again(tmp_path: Path) -> None:
