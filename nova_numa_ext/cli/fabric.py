@@ -16,6 +16,7 @@ from nova_numa_ext.cli.fabric_sources import aggregates, ibnetdiscover, lldp, na
 from nova_numa_ext.group_topology import CabledServer, as_slurm, as_slurm_conf
 from nova_numa_ext.heal.group_claims import SweepResult
 from nova_numa_ext.policy.network.fragmentation import LeafKind, LeafKinds
+from nova_numa_ext.policy.network.leafs import Leafs
 from placement_traits import names
 from placement_traits.fabric import Fabric, FabricKind
 from placement_traits.fabric_tree import layout_of
@@ -138,8 +139,10 @@ class ApplyFabric(command.Lister):  # type: ignore[misc]
 class ShowFabric(command.Lister):  # type: ignore[misc]
     """Show a fabric as Placement has it: its pods and leafs, and what groups hold there.
 
-    The column Use says what each leaf is for by what is held there; that of the fabric counts leafs, and those on which
-    only groups of one leaf are, whose uplinks could be off.
+    The column Held has the hosts that groups hold, by resource class; Uplinks has who uses those of a leaf (alone: a
+    quiet or exclusive group has all that go with its hosts), and of a pod. Use says what each leaf is for by what is
+    held there; that of the fabric counts leafs, and those on which only groups of one leaf are, whose uplinks could be
+    off.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -156,6 +159,7 @@ class ShowFabric(command.Lister):  # type: ignore[misc]
         state = next(each for each in numa.fabrics().read() if each.name == parsed_args.fabric)
         use = {leaf.name: LeafKind.of(leaf).value for leaf in state.leafs.leafs}
         use[parsed_args.fabric] = _summary(LeafKinds.of(state.leafs), len(state.leafs.leafs))
+        uplinks = _uplinks(state.leafs)
         root = next(each for each in providers if each.parent is None)
         if parsed_args.svg:
             drawing = fabric_drawing.draw(parsed_args.fabric, _leafs(providers))
@@ -165,8 +169,12 @@ class ShowFabric(command.Lister):  # type: ignore[misc]
                 raise CommandError(
                     f"{parsed_args.svg} cannot be written: {error.strerror}."
                 ) from error
-        columns = ("Node", "Level", "Layout", "Hosts", "Held", "Use")
-        return columns, [(*row, use.get(row[0].strip(), "-")) for row in _rows(root, providers, "")]
+        columns = ("Node", "Level", "Layout", "Hosts", "Held", "Uplinks", "Use")
+        return columns, [
+            (*row, uplinks.get(node, "-"), use.get(node, "-"))
+            for row in _rows(root, providers, "")
+            for node in [row[0].strip()]
+        ]
 
 
 class VerifyFabric(command.Lister):  # type: ignore[misc]
@@ -326,13 +334,30 @@ def _rows(
         ", ".join(
             f"{name.removeprefix(names.TRAIT_PREFIX)} {stock.used}"
             for name, stock in stocks.items()
-            if stock.used
+            if stock.used and name not in (names.LEAF_UPLINK, names.POD_UPLINK)
         )
         or "-",
     )
     for child in providers:
         if child.parent == provider.uuid:
             yield from _rows(child, providers, indent + "  ")
+
+
+def _uplinks(leafs: Leafs) -> dict[str, str]:
+    """Return who uses the uplinks of each leaf and pod; those that no group uses are left out."""
+    found = {
+        pod: "one group alone" if units >= names.WHOLE_UPLINK else f"{units} quiet"
+        for pod, units in leafs.uplinks.items()
+        if units
+    }
+    for leaf in leafs.leafs:
+        users = [
+            *["alone"] * leaf.is_quiet,
+            *[f"{len(leaf.residents)} share"] * bool(leaf.residents),
+        ]
+        if users:
+            found[leaf.name] = ", ".join(users)
+    return found
 
 
 def _summary(kinds: LeafKinds, leafs: int) -> str:

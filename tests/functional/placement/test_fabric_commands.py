@@ -240,6 +240,14 @@ def claim(fabrics, group, hosts, share):
     fabrics.claim(state, GroupOwner(group, "project", "user"), found)
 
 
+def share(fabrics, hosts):
+    """Let a group of no quiet neighbourhood use uplinks, where every host that is not held is free."""
+    (state,) = fabrics.read()
+    left = tuple(replace(leaf, free=leaf.size - leaf.held_hosts) for leaf in state.leafs.leafs)
+    found = plan(replace(state.leafs, leafs=left), GroupRequest(hosts, UplinkShare.SHARED))
+    fabrics.share(state, GroupOwner(str(uuid.uuid4()), "project", "user"), found)
+
+
 def test_what_leafs_are_for_and_what_is_left_is_shown(empty_cloud):
     """A block is 4 of a leaf's 6 hosts; a large group is on two leafs, a small one on one whose uplinks are idle."""
     FabricWriter(empty_cloud.client).apply(fabric([6] * 6))
@@ -252,18 +260,27 @@ def test_what_leafs_are_for_and_what_is_left_is_shown(empty_cloud):
     ]
     claim(fabrics, str(uuid.uuid4()), 8, UplinkShare.QUIET)
     claim(fabrics, str(uuid.uuid4()), 2, UplinkShare.QUIET)
-    use = {row["Node"].strip(): row["Use"] for row in call(empty_cloud, ShowFabric, "train")}
-    assert use == {
+    rows = {row["Node"].strip(): row for row in call(empty_cloud, ShowFabric, "train")}
+    assert {node: row["Use"] for node, row in rows.items()} == {
         "train": "3 free, 2 large, 1 small; uplinks of 1 of 6 leafs idle",
         "p00": "-", "l000": "large", "l001": "large",
         "p01": "-", "l002": "free", "l003": "free",
         "p02": "-", "l004": "free", "l005": "small",
+    }  # fmt: skip
+    seen = {node: (row["Held"], row["Uplinks"]) for node, row in rows.items()}
+    assert {node: pair for node, pair in seen.items() if pair != ("-", "-")} == {
+        "p00": ("-", "1 quiet"),
+        "l000": ("LEAF_BLOCK 4", "alone"), "l001": ("LEAF_BLOCK 4", "alone"),
+        "l005": ("LEAF_HOST 2", "-"),
     }  # fmt: skip
     (quiet,) = call(empty_cloud, ShowFabricCapacity, "train", "8", "--share", "quiet")
     assert quiet["Groups"] == 1
     (shared,) = call(empty_cloud, ShowFabricCapacity, "train", "8", "--policy", "first_available")
     assert (shared["Groups"], shared["Others at most"]) == (2, 4)
     assert call(empty_cloud, ShowFabricCapacity, "train", "4")[0]["Others at most"] == 0
+    share(fabrics, 7)
+    rows = {row["Node"].strip(): row for row in call(empty_cloud, ShowFabric, "train")}
+    assert [node for node, row in rows.items() if row["Uplinks"] == "1 share"] == ["l004", "l005"]
     with pytest.raises(CommandError, match="Placement has no fabric other"):
         call(empty_cloud, ShowFabricCapacity, "other", "4")
 
