@@ -218,14 +218,24 @@ def world(hosts: int) -> Iterator[World]:
         yield World(cloud, PlacementFabrics(client), WatchedPlanner())
 
 
-def groups(world: World, options: Namespace, sizes: Sequence[int]) -> Figures:
-    """Groups with ours, of each size, that share and that are quiet in turn."""
-    scheduler, found = world.scheduler(ours=True), Figures()
+def groups(
+    world: World,
+    options: Namespace,
+    sizes: Sequence[int],
+    before: Figures,
+    keep: Callable[[Figures], None],
+) -> Figures:
+    """Groups with ours, of each size, that share and that are quiet in turn.
+
+    :param before: the figures of earlier parts
+    :param keep: gets all figures so far after each size
+    """
+    scheduler, found = world.scheduler(ours=True), {**before}
     rows = []
     world.ask(scheduler, min(SIZES), "shared")  # what is remembered of hosts is read once
     for size in sizes:
         runs = options.runs if size < FEW_FROM else min(FEW, options.runs)
-        taken = []
+        taken, planned = [], len(world.planner.over)
         for run in range(runs):
             times = world.ask(scheduler, size, ("shared", "quiet")[run % 2])
             world.incomplete += len(times.selected) < size
@@ -240,17 +250,25 @@ def groups(world: World, options: Namespace, sizes: Sequence[int]) -> Figures:
             f"group_ms_p99_{size}": percentile(ours, 0.99),
             f"whole_s_{size}": whole,
             f"shortlist_max_{size}": float(longest),
+            f"leafs_over_optimum_{size}": statistics.mean(world.planner.over[planned:]),
         }
         rows.append((size, runs, statistics.median(ours), max(ours), whole, longest))
+        found |= of_all_sizes(world, scheduler)
+        keep(found)
     report.table(("servers", "runs", "ours ms", "longest ms", "whole s", "hosts handed on"), rows)
     world.faults += scheduler.faults
-    return found | {
+    return found
+
+
+def of_all_sizes(world: World, scheduler: Scheduler) -> Figures:
+    """Return what is counted of all groups so far."""
+    return {
         "planner_ms_p99": 1e3 * percentile(world.planner.took_s, 0.99),
         "planner_cpu_ms_p99": 1e3 * percentile(world.planner.cpu_s, 0.99),
         "leafs_over_optimum_mean": statistics.mean(world.planner.over),
         "shortlist_over_allowed": float(world.over_allowed),
         "incomplete": float(world.incomplete),
-        "faults": float(world.faults),
+        "faults": float(world.faults + scheduler.faults),
     }
 
 
@@ -303,8 +321,7 @@ def run(options: Namespace, keep: Callable[[Figures], None]) -> None:
         for sizes in ([size for size in options.sizes if size not in few], few):
             if not sizes:
                 continue
-            figures |= groups(made, options, sizes)
-            keep(figures)
+            figures = groups(made, options, sizes, figures, keep)
             with_goals = sorted(sizes, key=lambda size: f"whole_ratio_{size}" not in _GOALS)
             for size in (each for each in with_goals if each in options.stock):
                 figures |= stock(made, size, figures)
