@@ -82,6 +82,8 @@ def test_placement_shows_what_the_policy_keeps(client):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(7200)
-def test_placement_shows_what_the_policy_keeps_of_ten_thousand_groups(client):
-    assert play(client, 10_000, seed=2) >= 5_000
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(2, 10))
+def test_placement_shows_what_the_policy_keeps_of_ten_thousand_groups(client, seed):
+    """All seeds together are as many."""
+    assert play(client, 1_250, seed) >= 625
