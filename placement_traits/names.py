@@ -134,6 +134,8 @@ OF_OPERATORS: Final = frozenset({MODE_OBSERVE, DRAINED})
 NET_FABRIC: Final = "CUSTOM_NUMA_EXT_NET_FABRIC"  # on the root provider of a fabric
 # On a host's root: it hangs on another leaf than planned, and no group is placed there.
 MISCABLED: Final = "CUSTOM_NUMA_EXT_MISCABLED"
+# On a host's root, by the unit that keeps them: an uplink has lanes.
+LANES: Final = "CUSTOM_NUMA_EXT_LANES"
 SILENT: Final = "CUSTOM_NUMA_EXT_SILENT"  # not in Placement: views add it where an agent is silent
 
 
@@ -464,11 +466,11 @@ def is_leaf_trait(trait: str) -> bool:
 
 
 def is_of_agents(trait: str) -> bool:
-    """Return whether agents publish a trait of ours on roots; others are the operators', or say where a host hangs."""
+    """Return whether agents publish a trait of ours on roots; others are the operators' or of other units."""
     return (
         is_ours(trait)
         and trait not in OF_OPERATORS
-        and trait != MISCABLED
+        and trait not in (MISCABLED, LANES)
         and not is_leaf_trait(trait)
     )
 

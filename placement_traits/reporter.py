@@ -141,6 +141,13 @@ class Reporter:
         """
         return self._attempt(_nothing(host), lambda one: one.cabled(wrong=wrong))
 
+    def laned(self, host: str, *, has_lanes: bool) -> SyncReport:
+        """Let a host's root have the trait of lanes, or not have it; all else stays. Errors as of :meth:`sync`.
+
+        :param host: name of nova's root provider
+        """
+        return self._attempt(_nothing(host), lambda one: one.laned(has_lanes=has_lanes))
+
     def remove(self, host: str) -> SyncReport:
         """Take all that is ours out of a host's tree, what operators have set on its root included.
 
@@ -233,6 +240,10 @@ class _Pass:
     def cabled(self, *, wrong: bool) -> SyncReport:
         """Set or remove the mark of a wrong cable on the root."""
         return self._marked(names.MISCABLED, on=wrong)
+
+    def laned(self, *, has_lanes: bool) -> SyncReport:
+        """Set or remove the mark of lanes on the root."""
+        return self._marked(names.LANES, on=has_lanes)
 
     def _marked(self, trait: str, *, on: bool) -> SyncReport:
         root, *below = self._known.listed(self._tree.root)

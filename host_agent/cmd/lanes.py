@@ -36,7 +36,8 @@ from host_agent.model import workload
 from host_agent.model.lanes import LanePort, LaneQueue, UplinkFacts
 from host_agent.model.workload import Activity
 from host_agent.observe.ports import Get, NetworkPort, ports_of
-from host_agent.report.clients import make_adapter
+from host_agent.report.clients import make_adapter, make_reporter
+from host_agent.report.lanes import LaneTrait
 from host_agent.util.single_instance import single_instance
 from placement_traits.command_line import add_version, whole_from
 from placement_traits.errors import (
@@ -150,6 +151,8 @@ def _run(conf: Configuration, options: argparse.Namespace) -> int:
         if options.reset or not conf.lanes.uplinks:
             keeper.reset()
             _LOG.info("no lanes and no marks of ours are left")
+            if conf.placement.enabled:
+                _trait(conf).show(has_lanes=False)
             return 0
         keeper.forget_others()
         if options.once:
@@ -186,6 +189,17 @@ def settings_of(options: LaneOptions) -> LaneSettings:
     return LaneSettings(options.strict_cap, options.best_effort_share, options.force)
 
 
+def _trait(conf: Configuration) -> LaneTrait:
+    """Return what shows lanes in Placement; nova's root has the name that libvirt has for the host."""
+
+    def named() -> str:
+        if conf.host.name:
+            return conf.host.name
+        return LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s).hostname()
+
+    return LaneTrait(lambda: make_reporter(conf), named)
+
+
 def _once(conf: Configuration, keeper: LaneKeeper) -> int:
     done = keeper.turn(Servers.of(conf).ports(time.monotonic()), time.monotonic())
     for sentence in done.sentences():
@@ -195,6 +209,7 @@ def _once(conf: Configuration, keeper: LaneKeeper) -> int:
 
 def _loop(conf: Configuration, keeper: LaneKeeper, stop: threading.Event) -> None:
     servers = Servers.of(conf)
+    trait = _trait(conf)
     manager = ServiceManager.of(os.environ)
     logged: LaneTurn | None = None
     with QueueWatch() as watch:
@@ -205,6 +220,8 @@ def _loop(conf: Configuration, keeper: LaneKeeper, stop: threading.Event) -> Non
                 _LOG.warning("lanes stay as they are: %s", error)
             else:
                 logged = _log_new(done, logged)
+                if conf.placement.enabled:
+                    trait.show(has_lanes=bool(done.lanes))
             manager.on_round()
             until = time.monotonic() + conf.lanes.interval_s
             while not stop.is_set() and (left := until - time.monotonic()) > 0:

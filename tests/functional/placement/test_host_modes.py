@@ -66,7 +66,7 @@ def test_withdrawing_tiers_leaves_the_mode(reported_compute):
 def test_an_agent_leaves_the_leaf_of_its_host(reported_compute):
     """Until the host is removed: then nothing of ours stays."""
     cloud = reported_compute
-    fabrics = {names.leaf_trait("train", "l1"), names.MISCABLED}
+    fabrics = {names.leaf_trait("train", "l1"), names.MISCABLED, names.LANES}
     cloud.traits(cloud.root, *fabrics)
     cloud.reporter.sync(cloud.tree)
     Reporter(cloud.connect()).withdraw_tiers(H1)

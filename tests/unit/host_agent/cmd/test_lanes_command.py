@@ -123,10 +123,16 @@ def test_turns_go_on_where_libvirt_is_silent_and_say_what_is_new_once(
         indexes=frozenset(), turn=lambda _ports, _now_s: LaneTurn(troubles=("tc is refused",))
     )
     monkeypatch.setattr(Servers, "of", lambda _conf: SimpleNamespace(ports=ports))
-    conf: Any = SimpleNamespace(lanes=SimpleNamespace(interval_s=0.01))
+    shown: list[bool] = []
+    trait = SimpleNamespace(show=lambda *, has_lanes: shown.append(has_lanes))
+    monkeypatch.setattr(lanes, "_trait", lambda _conf: trait)
+    conf: Any = SimpleNamespace(
+        lanes=SimpleNamespace(interval_s=0.01), placement=SimpleNamespace(enabled=True)
+    )
     with caplog.at_level("INFO"):
         lanes._loop(conf, keeper, stop)
     assert len(turns) == 4
+    assert shown == [False] * 3, "while libvirt is silent nothing is known"
     assert caplog.text.count("uplinks with lanes: none") == 1
     assert caplog.text.count("tc is refused") == 1
     assert caplog.text.count("lanes stay as they are: libvirt is silent") == 1
@@ -140,7 +146,7 @@ def test_without_uplinks_it_takes_off_what_is_left_and_ends(tmp_path: Path) -> N
     tool.chmod(0o755)
     file.write_text(
         f"[agent]\nstate_dir = {tmp_path}\n[host]\nsys = {tmp_path}/sys\n"
-        f"[lanes]\nnft = {tool}\ntc = {tmp_path}/none\n"
+        f"[placement]\nenabled = false\n[lanes]\nnft = {tool}\ntc = {tmp_path}/none\n"
     )
     assert lanes.main([f"--config-file={file}"]) == 0
 
