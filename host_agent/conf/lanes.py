@@ -38,7 +38,7 @@ class LaneOptions(Section):
         "What lanes are made of.",
         choices={
             LaneQueue.HTB: "classes with shares and ceilings",
-            LaneQueue.ETS: "a strict band and shares by quanta, without a limit of the whole link; not proven",
+            LaneQueue.ETS: "a strict band and shares by quanta, without a limit of the whole link; not measured",
         },
         change="you try it on a host without users (ets)",
         leave="htb is what has been measured",

@@ -22,6 +22,6 @@ outer header of tunnels that the host makes, in the guest's own header on VLAN a
 are.
 
 :mod:`host_agent.control.lanes` has the texts carried out, in a unit of its own. Marks reach the uplink through a Linux
-bridge and through VXLAN; that they do through Open vSwitch has not been shown. What is known of the kernel
+bridge, VXLAN and Geneve, and by hand have been seen to do so through Open vSwitch. What is known of the kernel
 (``____dev_forward_skb``): a veth pair sets the priority to 0, so ports that are plugged through one have no lane.
 """

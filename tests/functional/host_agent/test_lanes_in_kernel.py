@@ -3,16 +3,20 @@
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
 from benchmarks.lane_world import FAR, TAPS, UPLINK, LaneWorld, lacking
 from host_agent.control.lanes import LaneKeeper
-from host_agent.decide.lanes.planning import LaneSettings
+from host_agent.decide.lanes import queues, ruleset
+from host_agent.decide.lanes.planning import LanePlan, LaneSettings, planned
 from host_agent.decide.lanes.terms import LaneTerm
-from host_agent.model.lanes import LaneNetwork, LanePort, LaneQueue
+from host_agent.machine.uplinks import UplinkPrograms, Uplinks
+from host_agent.model.lanes import LaneNetwork, LanePort, LaneQueue, UplinkFacts
 from placement_traits.names import Tier
+from tests.support import lane_guest
 
 pytestmark = pytest.mark.root
 
@@ -226,3 +230,47 @@ def test_marks_survive_a_tunnel_and_stand_in_its_outer_header(possible: None) ->
         assert kept.turn(ports(LaneNetwork.TUNNEL), 5.0).marked == (TAPS[1],)
         world.run("host", "ip", "link", "add", TAPS[0], "type", "veth", "peer", "name", "nne0")
         assert kept.turn(ports(LaneNetwork.TUNNEL), 10.0).marked == TAPS
+
+
+@pytest.mark.long
+def test_ets_and_geneve_do_the_same_in_the_kernel_of_the_lab(tmp_path: Path) -> None:
+    """Linux 6.12 or 6.1 below QEMU's TCG: what this machine's kernel lacks."""
+    made = {}
+    for queue in LaneQueue:
+        found = planned(UplinkFacts(UPLINK, 100, "noqueue"), [queue], LaneSettings())
+        assert isinstance(found, LanePlan)
+        made[queue] = found
+    governed = ports(LaneNetwork.TUNNEL)
+    texts = {queue.value: queues.written(each) for queue, each in made.items()}
+    texts["marks"] = ruleset.written(made[LaneQueue.ETS], governed)
+    shown = lane_guest.shown(tmp_path, texts)
+    for queue, each in made.items():
+        replayed = Replayed(tmp_path / queue, shown, queue)
+        assert queues.shows(each, replayed.uplinks.queue(UPLINK))
+        assert replayed.uplinks.marks() == ruleset.expected(each, governed)
+        sent = re.findall(
+            r"class \w+ 4e:(\w+) .*?\n Sent \d+ bytes (\d+) pkt", shown[f"sent {queue}"]
+        )
+        count = {minor: int(packets) for minor, packets in sent}
+        assert min(count["1"], count["3"]) >= lane_guest.PINGS > count["2"]
+
+
+class Replayed:
+    """tc and nft that print what they have printed in the guest."""
+
+    def __init__(self, folder: Path, shown: Mapping[str, str], queue: str) -> None:
+        folder.mkdir()
+        for name, section in (
+            ("qdisc", f"qdisc {queue}"),
+            ("class", f"class {queue}"),
+            ("netdev", "netdev"),
+            ("inet", "inet"),
+        ):
+            (folder / name).write_text(shown[section])
+        for name, which in (
+            ("tc", 'case "$*" in *qdisc*) cat qdisc;; *) cat class;; esac'),
+            ("nft", 'case "$*" in *netdev*) cat netdev;; *) cat inet;; esac'),
+        ):
+            (folder / name).write_text(f"#!/bin/sh\ncd {folder}\n{which}\n")
+            (folder / name).chmod(0o755)
+        self.uplinks = Uplinks(UplinkPrograms(folder / "tc", folder / "nft"), folder / "sys")
