@@ -28,6 +28,7 @@ Figures = Mapping[str, float]
 
 _DRAWS = 10_000
 _CONFIDENCE = 0.95
+_NOTHING = 1e-9  # of a figure: what is left of equal ones after rounding
 _LEAST_LOGS = 10  # of fewer the interval is hardly more than the range of what was seen
 
 
@@ -182,6 +183,7 @@ def difference(by_mix: Mapping[str, Sequence[tuple[float, float]]], seed: int = 
     found = 0.0
     for mix in sorted(by_mix):
         gains = np.array([one - other for one, other in by_mix[mix]], np.float64)
+        gains[np.abs(gains) < _NOTHING] = 0.0
         found += float(gains.mean()) / len(by_mix)
         chosen = chance.integers(0, len(gains), (_DRAWS, len(gains)))
         total += gains[chosen].mean(axis=1) / len(by_mix)

@@ -93,6 +93,12 @@ def test_each_mix_counts_as_much_however_many_logs_it_has() -> None:
     assert difference({"m": [(1.0, 0.0)] * 9}).answer == "too few logs"
 
 
+def test_what_is_left_by_rounding_is_no_difference() -> None:
+    """At 1:1 no job is slowed, but for the last digit."""
+    rounded = difference({"m": [(1.0 + 2.3e-16, 1.0)] * 12})
+    assert (rounded.answer, rounded.mean) == ("no difference", 0.0)
+
+
 def test_the_order_is_that_of_all_logs_of_a_mix() -> None:
     pairs = dict(zip(POLICIES, (9.0, 5.0, 4.0, 3.0, 0.0), strict=True))
     runs = {
