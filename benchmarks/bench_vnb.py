@@ -7,7 +7,8 @@ replayed with jobs that slow each other, at each over-subscription: do blocks di
 
 The whole study is hours: ``--keep DIR`` keeps each run, goes on where it was cut off, and takes what others have run
 with other ``--mix`` and ``--seeds`` into the same directory. Every run is shown. The seeds that are held out run with
-``--final`` only.
+``--final`` only. Kept runs of other code are refused; ``--take-over`` has them count where a sample of them, run again,
+is as it was.
 """
 
 import argparse
@@ -179,6 +180,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", default="1", help="such as 1-20 (default: %(default)s)")
     parser.add_argument("--mix", choices=[*mixes()], action="append", help="default: all")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep runs, and go on from there")
+    parser.add_argument(
+        "--take-over",
+        type=int,
+        metavar="SEED",
+        help="with --keep: kept runs of other code count, if one of each kind, drawn by SEED, runs the same now",
+    )
     parser.add_argument("--final", action="store_true", help="seeds that are held out may run")
     return parser.parse_args()
 
@@ -192,7 +199,13 @@ def main() -> None:
     def progress(run: VnbRun, left: int) -> None:
         report.progress(f"{left} left: {run.name.removesuffix('.json')}")
 
-    found = done(runs, marenostrum(), KeptRuns(args.keep) if args.keep else None, progress)
+    fabric = marenostrum()
+    kept = KeptRuns(args.keep, fabric) if args.keep else None
+    if kept and args.take_over is not None:
+        report.progress(
+            f"{kept.take_over(runs, args.take_over, progress)} kept runs are taken over"
+        )
+    found = done(runs, fabric, kept, progress)
     show(found)
     logs, of_mixes = by_log(found), mixes_in_order(found)
     figures: dict[str, float] = {

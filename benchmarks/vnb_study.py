@@ -2,11 +2,22 @@
 """The runs of ``bench_vnb``: what is run, what is kept of it, and how policies are compared on the same logs.
 
 A run is one policy on one log, at one over-subscription or without slowness. Its figures are kept in a file of their
-own, so that a study goes on where it was cut off; the files of runs with other mixes or traffic are refused.
+own, so that a study goes on where it was cut off; the files of runs with other mixes or traffic, on another fabric, or
+by other code of the queue, the planner or the model are refused.
+
+*Taking over.* Code changes that change no figure would throw hours of runs away. So runs that were kept by other code,
+or before files said by which, may be taken over (:meth:`KeptRuns.take_over`) by one rule: of each kind of run, which is
+a policy at one over-subscription or without slowness, one is drawn by chance of those that are kept and run again; only
+if all figures of all of these are the same as before, but for the time they took, the others are believed.
 """
 
+import ast
 import hashlib
+import importlib
+import inspect
 import json
+import pkgutil
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +27,11 @@ from pathlib import Path
 
 import numpy as np
 
+from nova_numa_ext.policy import jobs
+from nova_numa_ext.policy import network as policies
+from nova_numa_ext.policy.jobs import queue
 from nova_numa_ext.policy.network.groups import PolicyName
+from nova_numa_ext.simulator import network as model
 from nova_numa_ext.simulator.metrics import mean, percentile
 from nova_numa_ext.simulator.network.barrio import LogReplay, Slowing, replay
 from nova_numa_ext.simulator.network.mixes import draw, mixes
@@ -29,7 +44,10 @@ Figures = Mapping[str, float]
 _DRAWS = 10_000
 _CONFIDENCE = 0.95
 _NOTHING = 1e-9  # of a figure: what is left of equal ones after rounding
-_LEAST_LOGS = 10  # of fewer the interval is hardly more than the range of what was seen
+_LEAST_LOGS = (
+    6  # of a mix: they have 462 means, 11 of them beyond an end; two logs have three means in all
+)
+_SHOWS = ("plots", "report", "swf")  # modules that decide nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +77,11 @@ class VnbRun:
 def figures_of(run: VnbRun, fabric: Fabric) -> Figures:
     """Run it, and return its figures; units are at the end of the names."""
     before = time.process_time()
-    jobs = draw(mixes()[run.mix], run.jobs, len(fabric.hosts), run.seed)
+    log = draw(mixes()[run.mix], run.jobs, len(fabric.hosts), run.seed)
     slowing = None
     if run.oversubscription is not None:
         slowing = Slowing(run.oversubscription, partial(drawn, run.seed))
-    found = replay(jobs, fabric, run.policy, slowing=slowing)
+    found = replay(log, fabric, run.policy, slowing=slowing)
     return {**summary(found, fabric), "cpu_s": time.process_time() - before}
 
 
@@ -98,29 +116,28 @@ class KeptRuns:
     """Figures of runs, one file each.
 
     :param directory: where they are; it is made when the first one is kept
+    :param fabric: on which they run
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, fabric: Fabric) -> None:
         self._directory = directory
-        self._drawn_by = drawn_by()
+        self._fabric = fabric
+        self._made_by = {"drawn_by": drawn_by(), "decided_by": decided_by(fabric)}
 
     def get(self, run: VnbRun) -> Figures | None:
         """Return the figures of a run; None: it has not run yet.
 
-        :raises InvalidValueError: it was drawn by other files, or its file is none of ours
+        :raises InvalidValueError: it was made by other files or code, or its file is none of ours
         """
-        path = self._directory / run.name
-        try:
-            kept = json.loads(path.read_text())
-            figures: Figures = kept["figures"]
-            same = kept["drawn_by"] == self._drawn_by
-        except FileNotFoundError:
+        found = self._read(run)
+        if found is None:
             return None
-        except (ValueError, TypeError, KeyError) as error:
-            raise InvalidValueError(str(path), "no figures", "figures of a run") from error
-        if not same:
+        figures, made_by = found
+        if made_by != self._made_by:
             raise InvalidValueError(
-                str(path), kept["drawn_by"], f"{self._drawn_by}: the mixes and the traffic of now"
+                str(self._directory / run.name),
+                made_by,
+                f"{self._made_by}: the mixes, the traffic, the fabric and the code of now; --take-over",
             )
         return figures
 
@@ -129,8 +146,60 @@ class KeptRuns:
         self._directory.mkdir(parents=True, exist_ok=True)
         path = self._directory / run.name
         made = path.with_suffix(".new")
-        made.write_text(json.dumps({"drawn_by": self._drawn_by, "figures": dict(figures)}) + "\n")
+        made.write_text(json.dumps({**self._made_by, "figures": dict(figures)}) + "\n")
         made.replace(path)
+
+    def take_over(
+        self, runs: Sequence[VnbRun], seed: int, progress: Callable[[VnbRun, int], None]
+    ) -> int:
+        """Have runs count as made by the code of now, by the rule at the top of this module.
+
+        :param runs: of a study; those that are not kept, or are by the code of now, are left alone
+        :param seed: of the drawing
+        :param progress: called before each run that is run again, with how many are left
+        :return: how many were taken over
+        :raises InvalidValueError: they were drawn by other files, or one of them has other figures now
+        """
+        old: dict[VnbRun, Figures] = {}
+        for run in runs:
+            found = self._read(run)
+            if found is None or found[1] == self._made_by:
+                continue
+            old[run], made_by = found
+            if made_by["drawn_by"] != self._made_by["drawn_by"]:
+                raise InvalidValueError(str(self._directory / run.name), made_by, "the same mixes")
+        kinds: dict[tuple[PolicyName, float | None], list[VnbRun]] = {}
+        for run in old:
+            kinds.setdefault((run.policy, run.oversubscription), []).append(run)
+        chance = random.Random(seed)
+        again = [chance.choice(of_kind) for of_kind in kinds.values()]
+        for at, run in enumerate(again):
+            progress(run, len(again) - at)
+            now = figures_of(run, self._fabric)
+            if _timeless(now) != _timeless(old[run]):
+                raise InvalidValueError(
+                    str(self._directory / run.name), old[run], f"the figures of now: {now}"
+                )
+        for run, figures in old.items():
+            self.keep(run, figures)
+        return len(old)
+
+    def _read(self, run: VnbRun) -> tuple[Figures, dict[str, str]] | None:
+        """Return figures and by what they were made; None: the run is not kept."""
+        path = self._directory / run.name
+        try:
+            kept = json.loads(path.read_text())
+            figures: Figures = kept["figures"]
+            made_by = {"drawn_by": str(kept["drawn_by"]), "decided_by": kept.get("decided_by", "")}
+        except FileNotFoundError:
+            return None
+        except (AttributeError, ValueError, TypeError, KeyError) as error:
+            raise InvalidValueError(str(path), "no figures", "figures of a run") from error
+        return figures, made_by
+
+
+def _timeless(figures: Figures) -> Figures:
+    return {name: figure for name, figure in figures.items() if name != "cpu_s"}
 
 
 def drawn_by() -> str:
@@ -142,6 +211,38 @@ def drawn_by() -> str:
     return found.hexdigest()[:16]
 
 
+def decided_by(fabric: Fabric) -> str:
+    """Return the hash of a fabric and of the code that decides and models: what it does, without words about it."""
+    found = hashlib.sha256(repr(fabric).encode())
+    names = [f"{jobs.__name__}.{each.name}" for each in pkgutil.iter_modules(jobs.__path__)]
+    modules = [name for name in names if name.startswith(queue.__name__)]
+    for package in (policies, model):
+        shows = {f"{package.__name__}.{name}" for name in _SHOWS}
+        names = [
+            f"{package.__name__}.{each.name}" for each in pkgutil.iter_modules(package.__path__)
+        ]
+        modules += [name for name in names if name not in shows]
+    for module in map(importlib.import_module, sorted(modules)):
+        found.update(_without_words(inspect.getsource(module)).encode())
+    for function in (figures_of, summary):
+        found.update(_without_words(inspect.getsource(function)).encode())
+    return found.hexdigest()[:16]
+
+
+def _without_words(source: str) -> str:
+    """Return what a module does, without comments, docstrings and the shape of its lines."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [  # type: ignore[attr-defined]
+                each
+                for each in body
+                if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
+            ]
+    return ast.dump(tree)
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """How a figure of one policy differs from that of another on the same logs.
@@ -150,17 +251,19 @@ class Difference:
     :param low: end of the interval in which that is with a confidence of 95 %
     :param high: its other end
     :param logs: how many
+    :param least: how many of the mix that has fewest
     """
 
     mean: float
     low: float
     high: float
     logs: int
+    least: int
 
     @property
     def answer(self) -> str:
-        """Whether the difference is one: ``less``, ``more``, ``no difference``, or ``too few logs`` to say."""
-        if self.logs < _LEAST_LOGS:
+        """Whether the difference is one: ``less``, ``more``, ``no difference``, or ``too few logs`` of a mix to say."""
+        if self.least < _LEAST_LOGS:
             return "too few logs"
         if self.high < 0:
             return "less"
@@ -189,7 +292,8 @@ def difference(by_mix: Mapping[str, Sequence[tuple[float, float]]], seed: int = 
         total += gains[chosen].mean(axis=1) / len(by_mix)
     tail = (1.0 - _CONFIDENCE) / 2
     low, high = np.quantile(total, [tail, 1.0 - tail])
-    return Difference(found, float(low), float(high), sum(map(len, by_mix.values())))
+    logs = [*map(len, by_mix.values())]
+    return Difference(found, float(low), float(high), sum(logs), min(logs))
 
 
 def done(

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The study of blocks: runs are kept one by one, seeds stay held out, a difference is what logs show."""
 
+import inspect
+import json
 import random
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +23,7 @@ from benchmarks.bench_vnb import (
     seeds_of,
 )
 from benchmarks.vnb_study import KeptRuns, VnbRun, difference, done, figures_of
+from nova_numa_ext.policy.jobs import queue
 from nova_numa_ext.policy.network.groups import PolicyName
 from placement_traits.errors import InvalidValueError
 from tests.support.fabrics import fabric
@@ -28,7 +33,7 @@ RUN = VnbRun("c1", 1, 30, PolicyName.VNB, 4.0)
 
 
 def test_what_is_kept_is_not_run_again(tmp_path: Path) -> None:
-    kept = KeptRuns(tmp_path / "runs")
+    kept = KeptRuns(tmp_path / "runs", SMALL)
     ran: list[VnbRun] = []
     runs = [RUN, VnbRun("c1", 1, 30, PolicyName.BEST_FIT)]
     first = done(runs[:1], SMALL, kept, lambda run, left: ran.append(run))
@@ -42,14 +47,75 @@ def test_what_is_kept_is_not_run_again(tmp_path: Path) -> None:
 
 
 def test_runs_of_another_study_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    KeptRuns(tmp_path).keep(RUN, {"waiting_s": 1.0})
-    assert KeptRuns(tmp_path).get(RUN) == {"waiting_s": 1.0}
+    KeptRuns(tmp_path, SMALL).keep(RUN, {"waiting_s": 1.0})
+    assert KeptRuns(tmp_path, SMALL).get(RUN) == {"waiting_s": 1.0}
     monkeypatch.setattr(vnb_study, "drawn_by", lambda: "another")
-    with pytest.raises(InvalidValueError, match="the mixes and the traffic of now"):
-        KeptRuns(tmp_path).get(RUN)
+    with pytest.raises(
+        InvalidValueError, match="the mixes, the traffic, the fabric and the code of now"
+    ):
+        KeptRuns(tmp_path, SMALL).get(RUN)
     (tmp_path / RUN.name).write_text("[]")
     with pytest.raises(InvalidValueError, match="figures of a run"):
-        KeptRuns(tmp_path).get(RUN)
+        KeptRuns(tmp_path, SMALL).get(RUN)
+
+
+def test_runs_of_another_fabric_or_of_other_code_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    KeptRuns(tmp_path, SMALL).keep(RUN, {"waiting_s": 1.0})
+    with pytest.raises(InvalidValueError, match="the code of now"):
+        KeptRuns(tmp_path, fabric([18] * 5, leafs_per_pod=3)).get(RUN)
+    source = inspect.getsource
+
+    def later(what: Any) -> str:
+        found = source(what)
+        return found + "\nIS_NEW = True\n" if what is queue else found
+
+    monkeypatch.setattr(inspect, "getsource", later)
+    with pytest.raises(InvalidValueError, match="the code of now"):
+        KeptRuns(tmp_path, SMALL).get(RUN)
+
+
+def test_words_about_the_code_change_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, source = vnb_study.decided_by(SMALL), inspect.getsource
+    monkeypatch.setattr(inspect, "getsource", lambda what: f"# it is {what}\n{source(what)}")
+    assert vnb_study.decided_by(SMALL) == before
+
+
+def test_kept_runs_of_other_code_count_where_a_sample_of_each_kind_is_the_same(
+    tmp_path: Path,
+) -> None:
+    """Those that were kept before files said by which code have no word of it."""
+    kept = KeptRuns(tmp_path, SMALL)
+    runs = [replace(RUN, seed=seed) for seed in (1, 2)] + [replace(RUN, oversubscription=None)]
+    for run in runs:
+        kept.keep(run, figures_of(run, SMALL))
+        _without_code(tmp_path / run.name)
+        with pytest.raises(InvalidValueError, match="--take-over"):
+            kept.get(run)
+    again: list[VnbRun] = []
+    study = [*runs, replace(RUN, seed=3)]
+    assert kept.take_over(study, 0, lambda run, left: again.append(run)) == 3
+    assert {each.oversubscription for each in again} == {4.0, None} and len(again) == 2
+    assert all(kept.get(run) for run in runs) and kept.get(study[-1]) is None
+    assert kept.take_over(study, 0, lambda run, left: again.append(run)) == 0
+    assert len(again) == 2
+
+
+def test_kept_runs_with_other_figures_than_now_are_not_taken_over(tmp_path: Path) -> None:
+    kept = KeptRuns(tmp_path, SMALL)
+    kept.keep(RUN, {**figures_of(RUN, SMALL), "waiting_s": -1.0})
+    _without_code(tmp_path / RUN.name)
+    with pytest.raises(InvalidValueError, match="the figures of now"):
+        kept.take_over([RUN], 0, lambda run, left: None)
+    with pytest.raises(InvalidValueError, match="--take-over"):
+        kept.get(RUN)
+
+
+def _without_code(file: Path) -> None:
+    found = json.loads(file.read_text())
+    del found["decided_by"]
+    file.write_text(json.dumps(found))
 
 
 def test_a_run_is_the_same_each_time_but_for_its_time() -> None:
@@ -87,10 +153,15 @@ def test_a_difference_is_what_pairs_show_not_what_logs_scatter() -> None:
 
 
 def test_each_mix_counts_as_much_however_many_logs_it_has() -> None:
-    found = difference({"m": [(1.0, 0.0)] * 2, "n": [(3.0, 0.0)] * 8})
-    assert (found.mean, found.low, found.high, found.logs) == (2.0, 2.0, 2.0, 10)
+    found = difference({"m": [(1.0, 0.0)] * 6, "n": [(3.0, 0.0)] * 8})
+    assert (found.mean, found.low, found.high, found.logs) == (2.0, 2.0, 2.0, 14)
     assert found.answer == "more"
-    assert difference({"m": [(1.0, 0.0)] * 9}).answer == "too few logs"
+
+
+def test_a_mix_with_too_few_logs_has_no_answer_however_many_others_have() -> None:
+    """Of two logs a bootstrap has three means."""
+    few = difference({"m": [(1.0, 0.0)] * 5, "n": [(3.0, 0.0)] * 50})
+    assert (few.answer, few.least) == ("too few logs", 5)
 
 
 def test_what_is_left_by_rounding_is_no_difference() -> None:
