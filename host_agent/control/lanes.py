@@ -14,7 +14,14 @@ from typing import Final, Protocol
 from host_agent.decide.lanes import queues, ruleset, terms
 from host_agent.decide.lanes.guard import LaneGuard
 from host_agent.decide.lanes.planning import HANDLE, LanePlan, LaneSettings, planned, unmarked
-from host_agent.model.lanes import LanePort, LaneQueue, ShownMarks, ShownQueue, UplinkFacts
+from host_agent.model.lanes import (
+    OFFLOAD,
+    LanePort,
+    LaneQueue,
+    ShownMarks,
+    ShownQueue,
+    UplinkFacts,
+)
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.reason import Reason
 
@@ -56,7 +63,7 @@ class LaneTurn:
     :param troubles: what a program has refused
     """
 
-    lanes: Mapping[str, LaneQueue] = field(default_factory=dict)
+    lanes: Mapping[str, str] = field(default_factory=dict)
     reasons: tuple[Reason, ...] = ()
     marked: tuple[str, ...] = ()
     troubles: tuple[str, ...] = ()
@@ -140,7 +147,7 @@ class LaneKeeper:
             troubles.append(str(error))
         if plans:
             reasons += [reason for port in ports if (reason := unmarked(port))]
-        lanes = {name: plan.queue for name, plan in plans.items()}
+        lanes = {name: plan.queue or OFFLOAD for name, plan in plans.items()}
         return LaneTurn(lanes, tuple(reasons), marked, tuple(troubles))
 
     def reset(self) -> None:
@@ -199,6 +206,10 @@ class LaneKeeper:
                 _LOG.error("%s", terms.sentence(uplink.withdrawn))
                 return (uplink.withdrawn,)
             return desired if isinstance(desired, tuple) else ()
+        if desired.queue is None:  # the adapter's own: where ours were before, they are in its way
+            if ours:
+                self._write_queues(queues.removed(name))
+            return desired
         if not queues.shows(desired, shown):
             self._make(name, desired, replaces=ours)
         uplink.made = desired

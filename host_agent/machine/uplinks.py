@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.model.lanes import ShownClass, ShownMarks, ShownQueue, UplinkFacts
+from host_agent.model.lanes import OFFLOAD, ShownClass, ShownMarks, ShownQueue, UplinkFacts
 from placement_traits.errors import CapabilityMissingError, cut
 
 _TABLE: Final = "numa_ext"
@@ -88,7 +88,7 @@ class Uplinks:
             root.kind,
             root.handle,
             is_bond=(self._net / device / "bonding").is_dir(),
-            has_offload=root.kind == "mqprio" and root.options.get("hw") == 1,
+            offload=self._offload(device, root),
             ovs_qos=self._ovs_qos(device),
         )
 
@@ -151,6 +151,19 @@ class Uplinks:
             return None
         return found if found > 0 else None
 
+    def _offload(self, device: str, root: ShownQueue) -> tuple[int, ...]:
+        """Return the map of priorities of an adapter that does mqprio itself, or of all members of a bond.
+
+        tc prints no ``hw``. It prints the mode, which the kernel takes for adapters alone; but "dcb" is also printed
+        where no mode was given, so only "channel" is known to be the adapter's.
+        """
+        try:
+            members = (self._net / device / "bonding/slaves").read_text().split()
+        except OSError:
+            members = []
+        found = {_map(self.queue(member)) for member in members} if members else {_map(root)}
+        return found.pop() if len(found) == 1 else ()
+
     def _ovs_qos(self, device: str) -> str | None:
         """Return the type of QoS of a port of Open vSwitch; one that cannot be asked has none that we know of."""
         master = self._net / device / "master"
@@ -202,3 +215,10 @@ class Uplinks:
         except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
             raise CapabilityMissingError(f"{program}: {error}") from None
         return done.stdout
+
+
+def _map(root: ShownQueue) -> tuple[int, ...]:
+    """Return the traffic class of each priority of an adapter's own mqprio, () for another root."""
+    found = root.options.get("map")
+    is_own = root.kind == OFFLOAD and root.options.get("mode") == "channel"
+    return tuple(map(int, found)) if is_own and isinstance(found, list) else ()

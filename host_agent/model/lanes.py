@@ -4,6 +4,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from placement_traits.names import Tier
 
@@ -13,6 +14,10 @@ class LaneQueue(StrEnum):
 
     ETS = "ets"
     HTB = "htb"
+
+
+OFFLOAD: Final = "mqprio"
+"""What lanes are where the adapter itself has classes of traffic, made by an operator: nothing of it is written."""
 
 
 class LaneNetwork(StrEnum):
@@ -32,7 +37,8 @@ class UplinkFacts:
     :param root_qdisc: its kind
     :param root_handle: its major number, as tc shows it without the colon
     :param is_bond: it is one
-    :param has_offload: the adapter does mqprio itself
+    :param offload: traffic class of each of the 16 priorities where the adapter does mqprio itself, or all members of a
+        bond do, alike; () where none does
     :param ovs_qos: type of the QoS of its port in Open vSwitch, '' for none; None: it is no such port
     """
 
@@ -41,7 +47,7 @@ class UplinkFacts:
     root_qdisc: str
     root_handle: str = ""
     is_bond: bool = False
-    has_offload: bool = False
+    offload: tuple[int, ...] = ()
     ovs_qos: str | None = None
 
 

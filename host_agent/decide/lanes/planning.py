@@ -3,6 +3,10 @@
 
 Three lanes: latency-critical servers go first, up to a cap, so that one that runs away or lies starves no other; the
 host's own traffic and that of servers without a tier is in the middle; best-effort servers get at least their share.
+
+Where an operator has the adapter itself do mqprio, its classes of traffic are the lanes, whatever the speed and also
+below a bond: no queue is written, and marks alone say which class a packet is in. Which class goes first, and what each
+has, is the operator's.
 """
 
 from collections.abc import Iterable
@@ -23,6 +27,9 @@ MOST_MBPS: Final = 10_000
 
 _DEFAULT_QDISCS: Final = frozenset({"noqueue", "mq", "fq_codel", "pfifo_fast", "fq"})
 _NOOP: Final = "linux-noop"
+_LANE_OF: Final[dict[Tier | None, int]] = {Tier.LC: 1, None: 2, Tier.BE: 3}
+"""Number of the lane of each tier: the last bits of a mark, by which mqprio has its class, too."""
+_UNMARKED: Final = 0  # priority of the host's own packets
 _NAME_LENGTH: Final = 15  # IFNAMSIZ - 1
 _SIGNS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
@@ -74,14 +81,14 @@ class LanePlan:
 
     :param device: the uplink
     :param speed_mbps: of it
-    :param queue: what they are made of
+    :param queue: what they are made of; None: they are the adapter's own
     :param lanes: in the order in which they are served
     :param lane_of: number of the lane of each tier; None: of what has none
     """
 
     device: str
     speed_mbps: int
-    queue: LaneQueue
+    queue: LaneQueue | None
     lanes: tuple[TrafficLane, ...]
     lane_of: dict[Tier | None, int]
 
@@ -103,7 +110,7 @@ def planned(
     refused = tuple(_refused(facts, available, settings))
     if refused or facts.speed_mbps is None:
         return refused
-    queue = next(each for each in LaneQueue if each in available)
+    queue = None if facts.offload else next(each for each in LaneQueue if each in available)
     rest = 1.0 - settings.strict_cap
     best_effort = rest * settings.best_effort_share
     lanes = (
@@ -111,7 +118,7 @@ def planned(
         TrafficLane(2, None, rest - best_effort),
         TrafficLane(3, 8, best_effort),
     )
-    return LanePlan(facts.device, facts.speed_mbps, queue, lanes, {Tier.LC: 1, None: 2, Tier.BE: 3})
+    return LanePlan(facts.device, facts.speed_mbps, queue, lanes, dict(_LANE_OF))
 
 
 def unmarked(port: LanePort) -> Reason | None:
@@ -145,12 +152,17 @@ def _refused(
     facts: UplinkFacts, available: set[LaneQueue], settings: LaneSettings
 ) -> Iterable[Reason]:
     device = facts.device
-    may = settings.is_forced or facts.has_offload
     if facts.speed_mbps is None or facts.speed_mbps < 1:
         yield Reason(LaneTerm.SPEED, "unknown", where=device)
-    elif facts.speed_mbps > MOST_MBPS and not may:
+    if facts.offload:
+        first = _LANE_OF[Tier.LC]
+        others = (_UNMARKED, *(number for number in _LANE_OF.values() if number != first))
+        if facts.offload[first] in [facts.offload[number] for number in others]:
+            yield Reason(LaneTerm.OFFLOAD_MAP, " ".join(map(str, facts.offload)), first, device)
+        return
+    if facts.speed_mbps and facts.speed_mbps > MOST_MBPS and not settings.is_forced:
         yield Reason(LaneTerm.TOO_FAST, facts.speed_mbps, MOST_MBPS, device)
-    if facts.is_bond and not may:
+    if facts.is_bond and not settings.is_forced:
         yield Reason(LaneTerm.BOND, device, where=device)
     if facts.ovs_qos is not None and facts.ovs_qos != _NOOP:
         yield Reason(LaneTerm.OVS_QOS, facts.ovs_qos or "none", noop_command(device), device)

@@ -19,6 +19,7 @@ class LaneTerm(StrEnum):
     BOND = "lane_bond"
     OVS_QOS = "lane_ovs_qos"
     ROOT_QDISC = "lane_root_qdisc"
+    OFFLOAD_MAP = "lane_offload_map"
     SCHEDULER = "lane_scheduler"
     OVERWRITTEN = "lane_overwritten"
     # no mark on the port
@@ -36,6 +37,8 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         LaneTerm.OVS_QOS: "{where} is a port of Open vSwitch with QoS {value}, which would overwrite lanes; an "
         "operator may run: {against}",
         LaneTerm.ROOT_QDISC: "{where} has the root qdisc {value}, which is not the kernel's default",
+        LaneTerm.OFFLOAD_MAP: "{where} has mqprio offload that puts priority {against}, of latency-critical servers, "
+        "into a class with 0, of the host, 2, without a tier, or 3, of best-effort servers: its map is {value}",
         LaneTerm.SCHEDULER: "the kernel has none of the queues that lanes are made of: {against}",
         LaneTerm.OVERWRITTEN: "lanes of {where} were overwritten {value} times in {against} s: they are withdrawn",
         LaneTerm.QOS_POLICY: "the port or network of {where} has a QoS policy of Neutron: it is left alone",

@@ -51,6 +51,7 @@ class Devices:
     def __init__(self) -> None:
         self.indexes = {"eth0": 2, "tap1": 7}
         self.speed_mbps = 1000
+        self.offload: tuple[int, ...] = ()
         self.root = BARE
         self.table: ShownMarks | None = None
         self.deaf = ""
@@ -66,7 +67,9 @@ class Devices:
     def facts(self, device: str) -> UplinkFacts:
         if device not in self.indexes:
             raise CapabilityMissingError(f"there is no network device {device}")
-        return UplinkFacts(device, self.speed_mbps, self.root.kind, self.root.handle)
+        return UplinkFacts(
+            device, self.speed_mbps, self.root.kind, self.root.handle, offload=self.offload
+        )
 
     def queue(self, device: str) -> ShownQueue:
         return self.root if device == "eth0" else BARE
@@ -85,7 +88,8 @@ class Devices:
             self.table = None
         elif self.deaf != "nft":
             ports = [PORT] if "tap_tap1" in text else []
-            self.table = ruleset.expected(plan(self.speed_mbps), ports)
+            speed = min(self.speed_mbps, 10_000)  # marks are the same at each
+            self.table = ruleset.expected(plan(speed), ports)
 
     def _write(self, program: str, text: str) -> None:
         if self.refuses == program:
@@ -150,6 +154,16 @@ def test_a_speed_that_is_too_high_takes_lanes_and_marks_off(devices: Devices) ->
     turn = kept.turn([PORT], 5.0)
     assert [each.term for each in turn.reasons] == [LaneTerm.TOO_FAST]
     assert (devices.root, devices.table) == (BARE, None)
+
+
+def test_classes_of_an_adapter_get_marks_and_no_queues(devices: Devices) -> None:
+    devices.root, devices.speed_mbps = ShownQueue("mqprio", "8001"), 25_000
+    devices.offload = (1, 2, 1, 0, *[1] * 12)
+    turn = keeper(devices).turn([PORT], 0.0)
+    assert (turn.lanes, turn.marked, turn.sentences()) == ({"eth0": "mqprio"}, ("tap1",), ())
+    assert [text.split()[0] for text in devices.written] == ["table"]
+    keeper(devices).reset()
+    assert devices.root.kind == "mqprio"
 
 
 def test_a_port_of_neutrons_is_named_only_where_there_are_lanes(devices: Devices) -> None:

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is read of uplinks where programs or drivers say too little: nothing is guessed."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from host_agent.decide.lanes.planning import LanePlan, LaneSettings, planned
+from host_agent.decide.lanes.terms import LaneTerm
 from host_agent.machine.uplink_watch import devices
 from host_agent.machine.uplinks import UplinkPrograms, Uplinks
+from host_agent.model.lanes import LaneQueue
 from placement_traits.errors import CapabilityMissingError
 
 ROOT_QDISC = '[{"kind": "fq_codel", "handle": "0:", "root": true}]'
@@ -81,6 +86,56 @@ def test_a_member_of_a_bridge_is_no_port_of_open_vswitch(host: Host) -> None:
     (host.net.parent / "br0").mkdir()
     (host.net / "eth0/master").symlink_to(host.net.parent / "br0")
     assert host.uplinks.facts("eth0").ovs_qos is None
+
+
+MQPRIO: dict[str, Any] = {
+    "kind": "mqprio",
+    "handle": "8001:",
+    "root": True,
+    "refcnt": 17,
+    "options": {
+        "tc": 3,
+        "map": [1, 2, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
+        "queues": [[0, 1], [2, 13], [14, 15]],
+    },
+}
+"""As tc of iproute2 prints it (``mqprio_print_opt``): it has no word of ``hw``."""
+
+
+@pytest.mark.parametrize(
+    ("more", "is_own"),
+    [
+        ({"mode": "channel", "shaper": "dcb"}, True),
+        ({"mode": "channel", "shaper": "bw_rlimit", "min_rate": [0, 0, 1]}, True),
+        ({}, False),  # hw 0, or 1 without a mode
+        ({"mode": "dcb", "shaper": "dcb"}, False),  # which is printed where none was given, too
+        ({"mode": "dcb", "shaper": "dcb", "fp": [" E", " E", " E"]}, False),
+    ],
+)
+def test_an_adapter_does_mqprio_itself_where_its_mode_says_so(
+    host: Host, more: dict[str, Any], is_own: bool
+) -> None:
+    root = {**MQPRIO, "options": {**MQPRIO["options"], **more}}
+    host.program("tc", f"echo '{json.dumps([root])}'")
+    facts = host.uplinks.facts("eth0")
+    assert facts.offload == (tuple(MQPRIO["options"]["map"]) if is_own else ())
+    found = planned(facts, LaneQueue, LaneSettings())
+    assert isinstance(found, LanePlan) is is_own
+    if not isinstance(found, LanePlan):
+        assert [each.term for each in found] == [LaneTerm.ROOT_QDISC]
+
+
+def test_a_bond_has_offload_where_all_its_members_have_it_alike(host: Host) -> None:
+    bonding = host.device("bond0", ifindex="7", speed="200000") / "bonding"
+    bonding.mkdir()
+    (bonding / "slaves").write_text("eth0 eth1\n")
+    own = {**MQPRIO, "options": {**MQPRIO["options"], "mode": "channel"}}
+    host.program("tc", f"case $* in *eth0|*eth1) echo '{json.dumps([own])}';; *) echo '[]';; esac")
+    assert host.uplinks.facts("bond0").offload == tuple(MQPRIO["options"]["map"])
+    host.program("tc", f"case $* in *eth0) echo '{json.dumps([own])}';; *) echo '[]';; esac")
+    assert host.uplinks.facts("bond0").offload == ()
+    (bonding / "slaves").write_text("\n")
+    assert host.uplinks.facts("bond0").offload == ()
 
 
 @pytest.mark.parametrize("script", ["echo nothing", 'echo "{}"', 'echo "[1]"'])

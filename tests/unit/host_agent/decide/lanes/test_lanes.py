@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[5]
 FACTS = UplinkFacts("eth0", 10_000, "fq_codel")
 BOTH = (LaneQueue.HTB, LaneQueue.ETS)
 SETTINGS = LaneSettings()
+MAP = (1, 2, 1, 0, *[1] * 12)
+"""An operator's: priority 1 in class 2, 3 in class 0, all others in class 1."""
 LC = LanePort("tap1", Tier.LC, LaneNetwork.TUNNEL)
 BE = LanePort("tap2", Tier.BE, LaneNetwork.VLAN)
 
@@ -96,14 +98,31 @@ def test_all_reasons_are_said_at_once() -> None:
 @pytest.mark.parametrize(
     "facts",
     [
-        replace(FACTS, speed_mbps=100_000, has_offload=True),
-        replace(FACTS, is_bond=True, has_offload=True),
+        replace(FACTS, speed_mbps=100_000, root_qdisc="mqprio", root_handle="8001", offload=MAP),
+        replace(FACTS, is_bond=True, offload=MAP),
         replace(FACTS, ovs_qos="linux-noop"),
         replace(FACTS, root_qdisc="htb", root_handle="4e"),
     ],
 )
 def test_offload_noop_and_our_own_lanes_are_no_reason(facts: UplinkFacts) -> None:
     assert refusals(facts) == []
+
+
+def test_an_adapters_own_classes_are_the_lanes_and_no_queue_is_written() -> None:
+    found = planned(replace(FACTS, root_qdisc="mqprio", offload=MAP), BOTH, SETTINGS)
+    assert isinstance(found, LanePlan)
+    assert found.queue is None
+    assert "meta priority set 4e:1" in ruleset.written(found, [LC]), "& 15 is 1, of class 2"
+
+
+@pytest.mark.parametrize("shared", [0, 2, 3])
+def test_an_adapter_that_puts_urgent_packets_to_others_has_no_lanes(shared: int) -> None:
+    put = [*MAP]
+    put[1] = put[shared]
+    found = planned(replace(FACTS, offload=tuple(put)), BOTH, SETTINGS)
+    assert isinstance(found, tuple)
+    assert [each.term for each in found] == [LaneTerm.OFFLOAD_MAP]
+    assert "its map is" in terms.sentence(found[0])
 
 
 def test_force_is_for_speed_and_bonds_only() -> None:
