@@ -8,6 +8,7 @@ from itertools import combinations
 
 import pytest
 
+from host_agent.decide.lanes.grouping import grouped
 from host_agent.decide.partitions.classes import BeClass, distribute
 from host_agent.model.partition import PartitionRequest
 from placement_traits.names import Tier
@@ -55,6 +56,20 @@ def test_those_are_merged_that_lose_least_by_it(seed: int) -> None:
     together = {frozenset(member.uuid for member in each.members) for each in found}
     expected = merged_pair_by_pair(members, budget)
     assert together == {frozenset(member.uuid for member in each.members) for each in expected}
+
+
+def test_lanes_are_grouped_by_another_rule_for_it_would_cost_classes_more() -> None:
+    """F-003-39: why the most demanding ones are not alone, the others together, as in the thesis."""
+    levels = {"a": 100, "b": 100, "c": 100, "d": 10}
+    members = [
+        PartitionRequest(name, Tier.BE, (0,), {}, {0: level}) for name, level in levels.items()
+    ]
+    as_lanes = grouped({name: [float(level)] for name, level in levels.items()}, 2)
+    of_lanes = [
+        BeClass("", tuple(each for each in members if each.uuid in lane)) for lane in as_lanes
+    ]
+    assert sum(each.loss() for each in of_lanes) == 180
+    assert sum(each.loss() for each in distribute(members, {}, [], 2)) == 0
 
 
 def test_a_first_distribution_of_many_servers_over_few_classes_takes_no_time() -> None:
