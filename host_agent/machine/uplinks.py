@@ -182,8 +182,8 @@ class Uplinks:
         found = {}
         for line in self._run(self._programs.tc, "class", "show", "dev", device).splitlines():
             if match := _CLASS.match(line):
-                rate = float(match["rate"]) * _BIT[match["rate_unit"]]
-                ceil = float(match["ceil"]) * _BIT[match["ceil_unit"]]
+                rate = round(float(match["rate"]) * _BIT[match["rate_unit"]], 3)
+                ceil = round(float(match["ceil"]) * _BIT[match["ceil_unit"]], 3)
                 priority = None if match["prio"] is None else int(match["prio"])
                 found[match["minor"]] = ShownClass(rate, ceil, priority)
         return found

@@ -20,6 +20,8 @@ from host_agent.model.lanes import LaneQueue, ShownClass, ShownQueue
 _QUANTUM: Final = 1_514  # bytes: the smallest band still sends a whole packet in its turn
 _LINK: Final = 0xFF  # minor number of the class of the whole link
 _PRIORITIES: Final = 16  # entries of a priomap
+_KBIT: Final = 1000  # of a Mbit/s
+_SHOWN_WHOLE_KBIT: Final = 1_000_000
 _LEAST_BURST_BYTES: Final = 15_140  # ten packets
 _TICK_HZ: Final = 250  # a bucket holds what comes in one tick of the slowest usual kernel
 _LATENCY_MS: Final = 20  # how long a packet may wait in the capped band
@@ -67,10 +69,10 @@ def _ets(plan: LanePlan) -> Iterator[str]:
         words.append("quanta " + " ".join(map(str, quanta(shared))))
     yield " ".join([*words, "priomap", *[str(others)] * _PRIORITIES])
     for lane in strict:
-        rate = _mbps(plan, lane.cap)
+        rate = _kbit(plan, lane.cap)
         yield (
             f"qdisc replace dev {device} parent {HANDLE}:{lane.number:x} handle {HANDLE}{lane.number:x}: "
-            f"tbf rate {rate}mbit burst {_burst(rate)} latency {_LATENCY_MS}ms"
+            f"tbf rate {rate}kbit burst {_burst(rate)} latency {_LATENCY_MS}ms"
         )
 
 
@@ -78,7 +80,7 @@ def _htb(plan: LanePlan) -> Iterator[str]:
     device = checked(plan.device)
     others = plan.lane_of[None]
     link = f"{plan.speed_mbps}mbit"
-    burst = _burst(plan.speed_mbps)
+    burst = _burst(plan.speed_mbps * _KBIT)
     yield f"qdisc replace dev {device} root handle {HANDLE}: htb default {others:x}"
     yield (
         f"class replace dev {device} parent {HANDLE}: classid {HANDLE}:{_LINK:x} "
@@ -86,11 +88,11 @@ def _htb(plan: LanePlan) -> Iterator[str]:
     )
     turns = _turns(plan)
     for lane in plan.lanes:
-        rate = _mbps(plan, lane.share)
+        rate = _kbit(plan, lane.share)
         first = 0 if lane.is_strict else 1
         yield (
             f"class replace dev {device} parent {HANDLE}:{_LINK:x} classid {HANDLE}:{lane.number:x} "
-            f"htb rate {rate}mbit ceil {link} prio {first} quantum {turns[lane.number]} "
+            f"htb rate {rate}kbit ceil {link} prio {first} quantum {turns[lane.number]} "
             f"burst {_burst(rate)} cburst {burst}"
         )
 
@@ -118,16 +120,18 @@ def _shows_htb(plan: LanePlan, shown: ShownQueue) -> bool:
     link = ShownClass(plan.speed_mbps, plan.speed_mbps, None)
     expected = {f"{_LINK:x}": link}
     for lane in plan.lanes:
-        rate = _mbps(plan, lane.share)
+        rate = round(_kbit(plan, lane.share) / _KBIT, 3)
         expected[f"{lane.number:x}"] = ShownClass(rate, plan.speed_mbps, 0 if lane.is_strict else 1)
     default = shown.options.get("default")
     return shown.classes == expected and default == f"{plan.lane_of[None]:#x}"
 
 
-def _mbps(plan: LanePlan, share: float) -> int:
-    return max(1, round(plan.speed_mbps * share))
+def _kbit(plan: LanePlan, share: float) -> int:
+    """Return a share of the link, kbit/s: whole Mbit/s from 1 Gbit/s on, for tc shows such rates without the rest."""
+    found = max(1, round(plan.speed_mbps * share * _KBIT))
+    return found if found < _SHOWN_WHOLE_KBIT else round(found / _KBIT) * _KBIT
 
 
-def _burst(mbps: int) -> int:
+def _burst(kbit: int) -> int:
     """Return bytes of a bucket."""
-    return max(_LEAST_BURST_BYTES, mbps * 1_000_000 // 8 // _TICK_HZ)
+    return max(_LEAST_BURST_BYTES, kbit * 1000 // 8 // _TICK_HZ)

@@ -217,7 +217,7 @@ def test_ets_has_a_capped_strict_band_and_what_is_unmarked_in_the_middle() -> No
     assert queues.written(plan()) == (
         "qdisc replace dev eth0 root handle 4e: ets bands 3 strict 1 quanta 1514 1514 "
         "priomap 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1\n"
-        "qdisc replace dev eth0 parent 4e:1 handle 4e1: tbf rate 3000mbit burst 1500000 latency 20ms\n"
+        "qdisc replace dev eth0 parent 4e:1 handle 4e1: tbf rate 3000000kbit burst 1500000 latency 20ms\n"
     )
 
 
@@ -227,12 +227,20 @@ def test_htb_has_classes_that_borrow_below_one_of_the_whole_link() -> None:
     assert lines[1].startswith("class replace dev eth0 parent 4e: classid 4e:ff htb rate 10000mbit")
     assert [line.partition(" burst")[0] for line in lines[2:]] == [
         "class replace dev eth0 parent 4e:ff classid 4e:1 "
-        "htb rate 3000mbit ceil 10000mbit prio 0 quantum 1514",
+        "htb rate 3000000kbit ceil 10000mbit prio 0 quantum 1514",
         "class replace dev eth0 parent 4e:ff classid 4e:2 "
-        "htb rate 3500mbit ceil 10000mbit prio 1 quantum 1514",
+        "htb rate 3500000kbit ceil 10000mbit prio 1 quantum 1514",
         "class replace dev eth0 parent 4e:ff classid 4e:3 "
-        "htb rate 3500mbit ceil 10000mbit prio 1 quantum 1514",
+        "htb rate 3500000kbit ceil 10000mbit prio 1 quantum 1514",
     ]
+
+
+def test_shares_of_a_slow_uplink_are_in_their_ratio_too() -> None:
+    """In whole Mbit/s 52.5 and 17.5 of 100 would be 52 and 18: 2.9 to 1, not 3."""
+    found = planned(replace(FACTS, speed_mbps=100), [LaneQueue.HTB], LaneSettings(0.3, 0.75))
+    assert isinstance(found, LanePlan)
+    rates = re.findall(r"rate (\d+)kbit", queues.written(found))
+    assert rates == ["30000", "17500", "52500"]
 
 
 def test_our_lanes_are_removed_before_others_are_made() -> None:
