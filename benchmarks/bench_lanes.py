@@ -4,23 +4,36 @@
 Two servers share an uplink of 100 Mbit/s: one sends a probe each 5 ms, the other one as much as goes. Real tc and nft,
 written by the code of numa-host-agent-lanes; queues of htb, for ets is not in every kernel. The same with one queue,
 with lanes and marks, with lanes and no marks (the control), and with a best-effort server that claims to be urgent.
-Ratios are of the 99th percentile of delays, each repeat against its own one queue.
+Then the throttle alone: the uplink has 150 Mbit/s, its lanes leave 50 of them unused, and servers wait in a switch
+behind it that has one queue; the agent's controller reads the probes' delays as they come. Ratios are of the 99th
+percentile of delays, each repeat against its own one queue.
 """
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks import report
 from benchmarks.lane_world import FAR, TAPS, UPLINK, LaneWorld, lacking
+from host_agent.conf.slo import BalmOptions, SloOptions
+from host_agent.control.journal import PrintedJournal
+from host_agent.control.lanes import LaneKeeper
+from host_agent.control.slo_report import SloReport
+from host_agent.control.uplink_throttle import UplinkThrottle
 from host_agent.decide.lanes import queues, ruleset
 from host_agent.decide.lanes.planning import LanePlan, LaneSettings, planned
-from host_agent.model.lanes import LaneNetwork, LanePort, LaneQueue
+from host_agent.decide.slo.shapes import BeServer, BeTarget, SloView, Taken
+from host_agent.model.lanes import LaneNetwork, LanePort, LaneQueue, UplinkReport
+from host_agent.model.latency import LcServer
+from host_agent.observe.latency.window import LatencyWindow
+from host_agent.observe.network import traffic
 from nova_numa_ext.simulator.metrics import percentile
 from placement_traits.names import Tier
 
@@ -29,6 +42,12 @@ PORT: Final = 7000
 EXPEDITED: Final = 46 << 2
 """TOS of a guest that claims to be urgent."""
 
+OBJECTIVE_MS: Final = 2.0
+"""Of the throttle: a tenth of what one queue of 512 KB makes of a probe."""
+THROTTLED_S: Final = 24.0
+WIDE_MBPS: Final = 150
+
+_LAST_S: Final = 6.0
 _WARM_S: Final = 1.0
 _SAMPLE_S: Final = 4.0
 _PACKETS: Final = 20_000
@@ -107,7 +126,7 @@ def sample(
     :param tos: that these write into their packets
     """
     whole = _WARM_S + _SAMPLE_S
-    sink = world.start("far", "receive", FAR, PORT, whole)
+    sink = world.start("far", "receive", FAR, PORT, whole, "--skipped-s", _WARM_S)
     assert sink.stdout is not None
     sink.stdout.readline()
     started = [
@@ -123,6 +142,103 @@ def sample(
     delays = found["delays_ms"][skipped:]
     mbps = [each * 8 / 1e6 / found["seconds"] for each in found["bytes"]]
     return LaneSample(percentile(delays, 0.99), (mbps[0], mbps[1]), len(delays))
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleSample:
+    """What the throttle has made of the uplink.
+
+    :param p99_ms: of delays of probes, in the last seconds
+    :param used: of the line behind the uplink in these, share
+    :param met_s: when the objective was first met for good, after the best-effort server began; infinity: never
+    :param level: share of the uplink that the best-effort server may use in the end, per cent
+    """
+
+    p99_ms: float
+    used: float
+    met_s: float
+    level: int
+
+
+class UnitHere:
+    """The unit of lanes in this process."""
+
+    def __init__(self, keeper: LaneKeeper) -> None:
+        self._keeper = keeper
+        self._answer: UplinkReport | None = None
+
+    def order(self, limits: Mapping[str, int]) -> None:
+        """Carry out an order."""
+        self._answer = self._keeper.order(limits, time.monotonic())
+
+    def answer(self) -> UplinkReport | None:
+        """Return what is effective."""
+        answer, self._answer = self._answer, None
+        return answer
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def throttled(
+    world: LaneWorld, settings: LaneSettings, ports: Iterable[LanePort]
+) -> ThrottleSample:
+    """Throttle the best-effort server by the objective of the other one.
+
+    :param world: with a slower line behind the uplink
+    """
+    keeper = LaneKeeper(world.uplinks, [UPLINK], LaneQueue.HTB, settings)
+    keeper.turn(ports, time.monotonic())
+    report = SloReport(SloOptions(), PrintedJournal(lambda _line: None))
+    throttle = UplinkThrottle(
+        BalmOptions(),
+        settings.strict_cap,
+        UnitHere(keeper),
+        lambda device: traffic(world.sys, (device,)),
+        report,
+    )
+    throttle.watch({"lc": (TAPS[0],), "be": (TAPS[1],)})
+    window = LatencyWindow(OBJECTIVE_MS * 1000)
+    sink = world.start("far", "receive", FAR, PORT, THROTTLED_S, "--as-they-come")
+    assert sink.stdout is not None
+    sink.stdout.readline()
+    started = [
+        world.start("guest2", "bulk", FAR, PORT + 2, THROTTLED_S),
+        world.start("guest1", "probe", FAR, PORT, THROTTLED_S - 0.2, "--every-ms", 2),
+    ]
+    began = time.monotonic()
+    last: list[float] = []
+    met_s = math.inf
+    counted = before = traffic(world.sys, (UPLINK,))
+    since, lasted_s = began, 1.0
+    for line in sink.stdout:
+        now = time.monotonic()
+        if not line.startswith("["):
+            break
+        delays: list[float] = json.loads(line)
+        window.add([(delay * 1000, 1) for delay in delays], now)
+        reading = window.read(now, throttle.state.judge_from_s)
+        lc = LcServer("lc", frozenset({0}), OBJECTIVE_MS * 1000, reading)
+        be = BeServer("be", frozenset({0}), {0: 1.0}, {0: 1.0})
+        throttle.turn(SloView((lc,), (be,), (0,)), Taken(), now, may_begin=True, acts=True)
+        ratio = lc.ratio
+        if ratio is not None and ratio > 1.0:
+            met_s = math.inf
+        elif ratio is not None and math.isinf(met_s):
+            met_s = now - began
+        if now - began < THROTTLED_S - _LAST_S:
+            before, since = traffic(world.sys, (UPLINK,)), now
+        else:
+            last += delays
+            counted, lasted_s = traffic(world.sys, (UPLINK,)), now - since
+    for each in started:
+        each.wait()
+    sink.wait()
+    level = throttle.state.targets.get("be", BeTarget()).level
+    keeper.reset()
+    assert before is not None and counted is not None
+    used = (counted.received - before.received) * 8 / 1e6 / lasted_s / SPEED_MBPS
+    return ThrottleSample(percentile(last, 0.99), used, met_s, level)
 
 
 def ns_per_packet(world: LaneWorld, priority: int) -> float:
@@ -145,6 +261,7 @@ def main() -> None:
     ways: dict[str, list[LaneSample]] = {}
     rows = []
     weights = []
+    throttles: list[ThrottleSample] = []
     with LaneWorld(SPEED_MBPS) as world:
         for repeat in range(args.repeats):
             with_one_queue(world)
@@ -169,6 +286,17 @@ def main() -> None:
             for way, samples in ways.items():
                 last = samples[-1]
                 rows.append((repeat, way, last.p99_ms, last.mbps[0], last.probes))
+    waiting: list[LaneSample] = []
+    with LaneWorld(WIDE_MBPS, behind_mbps=SPEED_MBPS) as world:
+        for repeat in range(args.repeats):
+            with_lanes(world, settings, (lc, be))
+            waiting.append(sample(world, probing=True, senders=("guest2",)))
+            throttles.append(throttled(world, settings, (lc, be)))
+            rows.append(
+                (repeat, "behind", waiting[-1].p99_ms, waiting[-1].mbps[0], waiting[-1].probes)
+            )
+            slowed = throttles[-1]
+            rows.append((repeat, "throttle", slowed.p99_ms, slowed.used * SPEED_MBPS, slowed.level))
     with LaneWorld(10_000) as world:
         world.run("host", "ip", "link", "set", UPLINK, "nomaster")
         world.run("host", "ip", "addr", "add", "10.97.0.1/24", "dev", UPLINK)
@@ -195,6 +323,13 @@ def main() -> None:
         "lc_p99_ratio_without_marks_least": min(ratios("without_marks")),
         "lc_p99_ratio_lying_median": statistics.median(ratios("lying")),
         "be_share_lanes": min(each.mbps[0] for each in ways["lanes"]) / SPEED_MBPS,
+        "lc_p99_ratio_throttle_median": statistics.median(
+            one.p99_ms / queue.p99_ms for one, queue in zip(throttles, waiting, strict=True)
+        ),
+        "lc_p99_behind_ms": statistics.median(each.p99_ms for each in waiting),
+        "line_used_throttle": min(each.used for each in throttles),
+        "throttle_met_s_median": statistics.median(each.met_s for each in throttles),
+        "throttle_level_median": statistics.median(each.level for each in throttles),
         "weight_3to1_median": statistics.median(weights),
         "weight_3to1_worst_error": max(abs(each / 3 - 1) for each in weights),
         "lane_ns_per_packet": laned - bare,

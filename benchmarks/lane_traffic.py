@@ -22,32 +22,46 @@ _BLOCK: Final = b"b" * 16_384
 _PROBE_BYTES: Final = 128
 
 
-def receive(address: str, port: int, seconds: float) -> None:
+_EVERY_S: Final = 0.1
+
+
+def receive(
+    address: str, port: int, seconds: float, skipped_s: float = 0.0, *, as_they_come: bool = False
+) -> None:
     """Take probes and bulk traffic on one port each; print delays in ms, and bytes by the port of bulk.
 
     :param port: of probes; bulk comes to the two behind it
+    :param skipped_s: after the last sender has come, in which bytes are not counted: they do not start together
+    :param as_they_come: print new delays each tenth of a second, too
     """
     delays: list[float] = []
-    taken = [0, 0]
+    taken, counted_s = [0, 0], seconds
     probes = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     probes.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
     probes.bind((address, port))
     listeners = [socket.create_server((address, port + 1 + which)) for which in range(len(taken))]
     print("ready", flush=True)
     bulk: dict[socket.socket, int] = {}
-    end = time.monotonic() + seconds
+    end, count_s = time.monotonic() + seconds, 0.0
+    shown, show_s = 0, time.monotonic() + _EVERY_S
     while (left := end - time.monotonic()) > 0:
-        for found in select.select([probes, *listeners, *bulk], [], [], left)[0]:
+        if count_s and time.monotonic() >= count_s:
+            taken, counted_s, count_s = [0] * len(taken), end - time.monotonic(), 0.0
+        if as_they_come and time.monotonic() >= show_s:
+            print(json.dumps(delays[shown:]), flush=True)
+            shown, show_s = len(delays), time.monotonic() + _EVERY_S
+        for found in select.select([probes, *listeners, *bulk], [], [], min(left, _EVERY_S))[0]:
             if found is probes:
                 delays.append(_delay_ms(probes))
             elif found in listeners:
                 bulk[found.accept()[0]] = listeners.index(found)
+                count_s = time.monotonic() + skipped_s
             else:
                 data = found.recv(1 << 16)
                 taken[bulk[found]] += len(data)
                 if not data:
                     del bulk[found]
-    print(json.dumps({"delays_ms": delays, "bytes": taken, "seconds": seconds}), flush=True)
+    print(json.dumps({"delays_ms": delays, "bytes": taken, "seconds": counted_s}), flush=True)
 
 
 def _delay_ms(probes: socket.socket) -> float:
@@ -104,9 +118,17 @@ def main() -> None:
     made.add_argument("--every-ms", type=float, default=5.0)
     made.add_argument("--flows", type=int, default=2)
     made.add_argument("--tos", type=int, default=0)
+    made.add_argument("--skipped-s", type=float, default=0.0)
+    made.add_argument("--as-they-come", action="store_true")
     args = made.parse_args(sys.argv[1:])
     if args.what == "receive":
-        receive(args.address, args.port, args.seconds)
+        receive(
+            args.address,
+            args.port,
+            args.seconds,
+            args.skipped_s,
+            as_they_come=args.as_they_come,
+        )
     elif args.what == "probe":
         probe(args.address, args.port, args.seconds, args.every_ms, args.tos)
     else:

@@ -25,7 +25,7 @@ FAR: Final = "10.99.0.9"
 """Address of the far end, as servers reach it."""
 
 _WORLDS: Final = count()
-_PLACES: Final = ("host", "guest1", "guest2", "far")
+_PLACES: Final = ("host", "guest1", "guest2", "far", "switch")
 _UNDERLAY: Final = ("10.98.0.1", "10.98.0.9")
 _PROGRAMS: Final = ("/usr/sbin/tc", "/usr/sbin/nft", "/usr/sbin/ip", "/usr/bin/nsenter")
 
@@ -55,11 +55,15 @@ class LaneWorld:
 
     :param speed_mbps: of the uplink, which is what its lanes share
     :param is_tunnel: servers are on a VXLAN network
+    :param behind_mbps: of a slower line behind the uplink, in a switch with one queue of 512 KB; None: there is none
     """
 
-    def __init__(self, speed_mbps: int, *, is_tunnel: bool = False) -> None:
+    def __init__(
+        self, speed_mbps: int, *, is_tunnel: bool = False, behind_mbps: int | None = None
+    ) -> None:
         self._speed_mbps = speed_mbps
         self._is_tunnel = is_tunnel
+        self._behind_mbps = behind_mbps
         self._names = {place: f"nne{os.getpid()}-{next(_WORLDS)}-{place}" for place in _PLACES}
 
     def __enter__(self) -> Self:
@@ -88,6 +92,11 @@ class LaneWorld:
             folder / "sys",
             {UPLINK: self._speed_mbps},
         )
+
+    @property
+    def sys(self) -> Path:
+        """The host's sysfs."""
+        return Path(self._folder.name) / "sys"
 
     def run(self, place: str, *command: str) -> str:
         """Run a program at a place, and return what it prints.
@@ -127,7 +136,10 @@ class LaneWorld:
             self._cable(tap, guest)
             self.run(*host, "link", "set", tap, "master", "br0")
             self.run(guest, ip, "addr", "add", f"{address}/24", "dev", "eth0")
-        self._cable(UPLINK, "far")
+        if self._behind_mbps is None:
+            self._cable(UPLINK, "far")
+        else:
+            self._switched(self._behind_mbps)
         inside = "eth0"
         if self._is_tunnel:
             inside = "vx0"
@@ -163,6 +175,52 @@ class LaneWorld:
         for where, name in (("host", device), (place, "eth0")):
             self.run(where, "ip", "link", "set", name, "gso_max_size", "1500", "gso_max_segs", "1")
             self.run(where, "ip", "link", "set", name, "up")
+
+    def _switched(self, mbps: int) -> None:
+        """Have the uplink lead to a switch, and a slower line of it to the far end."""
+        self._cable(UPLINK, "switch")
+        switch = ("switch", "ip", "link")
+        self.run(
+            *switch,
+            "add",
+            "line0",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            self._names["far"],
+        )
+        self.run(*switch, "add", "br0", "type", "bridge")
+        for device in ("eth0", "line0"):
+            self.run(*switch, "set", device, "master", "br0", "up")
+        self.run(*switch, "set", "br0", "up")
+        for where, device in (("switch", "line0"), ("far", "eth0")):
+            self.run(
+                where, "ip", "link", "set", device, "gso_max_size", "1500", "gso_max_segs", "1"
+            )
+        self.run("far", "ip", "link", "set", "eth0", "up")
+        self.run(
+            "switch",
+            "tc",
+            "qdisc",
+            "add",
+            "dev",
+            "line0",
+            "root",
+            "handle",
+            "1:",
+            "htb",
+            "default",
+            "1",
+        )
+        rate = ("rate", f"{mbps}mbit", "burst", "15140", "cburst", "15140")
+        parent = ("dev", "line0", "parent", "1:")
+        self.run("switch", "tc", "class", "add", *parent, "classid", "1:1", "htb", *rate)
+        self.run(
+            "switch", "tc", "qdisc", "add", "dev", "line0", "parent", "1:1", "pfifo", "limit", "340"
+        )
 
     def _programs(self) -> None:
         """Make tc and nft of the host's namespace, and its sysfs, for a process outside of it."""

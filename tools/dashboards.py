@@ -257,6 +257,18 @@ HOST: Final = Dashboard(
         ),
         Panel("Phase of the SLO controller", {f"numa_ext_balm_phase{{{HERE}}} == 1": "{{phase}}"}),
         Panel(
+            "Phase of the SLO controller for uplinks",
+            {f"numa_ext_uplink_throttle_phase{{{HERE}}} == 1": "{{uplink}}: {{phase}}"},
+        ),
+        Panel(
+            "Sent over uplinks, and the limit of best-effort servers",
+            {
+                f"numa_ext_uplink_sent_mbps{{{HERE}}}": "{{uplink}}, {{by}}",
+                f"numa_ext_uplink_limit_mbps{{{HERE}}}": "{{uplink}}, limit",
+            },
+            "Mbits",
+        ),
+        Panel(
             "Learnt benefit of an own domain",
             {f"numa_ext_mapping_benefit{{{HERE}}}": "{{domain}} {{class}}"},
         ),

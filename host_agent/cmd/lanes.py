@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``numa-host-agent-lanes``: lanes of this host's uplinks, beside the agent and without it.
 
-It has CAP_NET_ADMIN and nothing else, and no other process gives it orders: what it writes follows from its
-configuration, from the servers that libvirt names, and from their ports in Neutron. On SIGTERM it ends; its unit then
-takes all off again.
+It has CAP_NET_ADMIN and nothing else. What it writes follows from its configuration, from the servers that libvirt
+names, and from their ports in Neutron; with ``throttle`` the agent may order how much best-effort servers send
+together, and nothing else. On SIGTERM it ends; its unit then takes all off again.
 
 It ends with 78 (``EX_CONFIG``) where the configuration cannot be used.
 """
@@ -11,11 +11,13 @@ It ends with 78 (``EX_CONFIG``) where the configuration cannot be used.
 import argparse
 import logging
 import os
+import select
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +31,7 @@ from host_agent.conf.lanes import LaneOptions
 from host_agent.control.lanes import LaneKeeper, LaneTurn
 from host_agent.decide.lanes import switches
 from host_agent.decide.lanes.planning import LanePlan, LaneSettings, checked, planned
+from host_agent.machine.lane_door import LaneDoor
 from host_agent.machine.libvirt import DomainSource, LibvirtSource
 from host_agent.machine.uplink_watch import QueueWatch
 from host_agent.machine.uplinks import UplinkPrograms, Uplinks
@@ -212,7 +215,10 @@ def _loop(conf: Configuration, keeper: LaneKeeper, stop: threading.Event) -> Non
     trait = _trait(conf)
     manager = ServiceManager.of(os.environ)
     logged: LaneTurn | None = None
-    with QueueWatch() as watch:
+    with ExitStack() as stack:
+        watch = stack.enter_context(QueueWatch())
+        door = stack.enter_context(LaneDoor(conf.paths.lane_door)) if conf.lanes.throttle else None
+        heard: list[QueueWatch | LaneDoor] = [watch, *([door] if door else [])]
         while not stop.is_set():
             try:
                 done = keeper.turn(servers.ports(time.monotonic()), time.monotonic())
@@ -225,7 +231,11 @@ def _loop(conf: Configuration, keeper: LaneKeeper, stop: threading.Event) -> Non
             manager.on_round()
             until = time.monotonic() + conf.lanes.interval_s
             while not stop.is_set() and (left := until - time.monotonic()) > 0:
-                if watch.changed(min(left, _SLICE_S)) & keeper.indexes:
+                ready = select.select(heard, [], [], min(left, _SLICE_S))[0]
+                if door:
+                    door.serve(lambda limits: keeper.order(limits, time.monotonic()))
+                    keeper.lapse(time.monotonic())
+                if watch in ready and watch.changed(0.0) & keeper.indexes:
                     break
     manager.stopping()
 

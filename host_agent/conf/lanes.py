@@ -43,10 +43,20 @@ class LaneOptions(Section):
         change="you try it on a host without users (ets)",
         leave="htb is what has been measured",
     )
+    throttle: bool = option(
+        False,
+        "While the objective of a latency-critical server is violated and best-effort servers of this host send much "
+        "over an uplink with lanes of htb, limit what these may send together, by the SLO controller of "
+        "numa-host-agent ([slo], which also needs [rdt]enabled). It is found step by step, charged to the account of "
+        "[slo]budget_s_per_hour beyond the share strict_cap, never below [slo]be_floor_percent of the uplink in the "
+        "mean of an hour, and falls within ten seconds when the agent is gone. Both programs read this option.",
+        change="latency-critical servers wait behind best-effort ones of this host in a switch, where lanes end",
+        leave="switches know lanes by DSCP, or latencies are not reported",
+    )
     strict_cap: float = option(
         0.3,
         "Share of the link up to which latency-critical servers go first. They get no more while others send, so that "
-        "one that runs away starves no other.",
+        "one that runs away starves no other. It is also what throttle takes of best-effort servers for nothing.",
         minimum=0.01,
         maximum=0.99,
         change="latency-critical servers send more than that together",

@@ -59,6 +59,11 @@ class HostPaths:
         return self.state / "slo.json"
 
     @property
+    def lane_door(self) -> Path:
+        """The socket by which the agent and the unit of lanes speak."""
+        return self.state / "lanes.sock"
+
+    @property
     def balancing(self) -> Path:
         """What the run-time controllers have learnt."""
         return self.state / "balancing.json"

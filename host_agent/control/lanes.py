@@ -4,11 +4,14 @@
 Each turn reads what the kernel has, plans, and writes what differs. What was written is read back: lanes that are not
 there then are taken off again, and so are lanes that others have overwritten twice in ten minutes. Marks are written as
 a whole whenever servers come, go or get another tap; without lanes there are none.
+
+The agent may order how much best-effort servers send together over an uplink, for the sake of objectives that only it
+knows. It is the one order that is taken, and it lapses: an agent that is gone, paused or hung holds no server.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from host_agent.decide.lanes import queues, ruleset, terms
@@ -21,11 +24,16 @@ from host_agent.model.lanes import (
     ShownMarks,
     ShownQueue,
     UplinkFacts,
+    UplinkReport,
 )
 from placement_traits.errors import CapabilityMissingError
+from placement_traits.names import Tier
 from placement_traits.reason import Reason
 
 _LOG: Final = logging.getLogger(__name__)
+
+LEASE_S: Final = 10.0
+"""After so long without another order of the agent its last one lapses."""
 
 
 class UplinkDevices(Protocol):
@@ -80,12 +88,14 @@ class _Uplink:
     :param guard: how often others have overwritten its lanes
     :param index: the kernel's number of the device whose lanes they are
     :param made: the lanes that stand there by what we know
+    :param most_mbps: what best-effort servers are ordered to send together; None: as much as goes
     :param withdrawn: why there are to be none until the next start
     """
 
     guard: LaneGuard
     index: int | None = None
     made: LanePlan | None = None
+    most_mbps: int | None = None
     withdrawn: Reason | None = None
 
 
@@ -113,6 +123,8 @@ class LaneKeeper:
         self._dry_run = dry_run
         self._uplinks = {name: _Uplink(LaneGuard(name)) for name in uplinks}
         self._taps: dict[str, int] = {}
+        self._tiers: Mapping[str, Tier | None] = {}
+        self._lapses_s = 0.0
 
     @property
     def indexes(self) -> frozenset[int]:
@@ -128,6 +140,7 @@ class LaneKeeper:
         """
         reasons: list[Reason] = []
         troubles: list[str] = []
+        self.lapse(now_s)
         plans: dict[str, LanePlan] = {}
         for name, uplink in self._uplinks.items():
             try:
@@ -145,10 +158,61 @@ class LaneKeeper:
             marked = self._mark(next(iter(plans.values()), None), ports)
         except CapabilityMissingError as error:
             troubles.append(str(error))
+        self._tiers = {port.device: port.tier for port in ports if port.device in marked}
         if plans:
             reasons += [reason for port in ports if (reason := unmarked(port))]
         lanes = {name: plan.queue or OFFLOAD for name, plan in plans.items()}
         return LaneTurn(lanes, tuple(reasons), marked, tuple(troubles))
+
+    def order(self, limits: Mapping[str, int], now_s: float) -> UplinkReport:
+        """Hold best-effort servers to so much together, at once and until it lapses; return what is effective then.
+
+        :param limits: of uplinks, Mbit/s; over those that are missing as much as goes
+        :param now_s: monotonic clock
+        """
+        self._lapses_s = now_s + LEASE_S
+        for name, uplink in self._uplinks.items():
+            uplink.most_mbps = limits.get(name)
+            self._limit(name, uplink)
+        there = {
+            name: uplink.made
+            for name, uplink in self._uplinks.items()
+            if uplink.made and uplink.made.queue is LaneQueue.HTB
+        }
+        return UplinkReport(
+            {name: made.speed_mbps for name, made in there.items()},
+            self._tiers,
+            {name: made.most_mbps for name, made in there.items() if made.most_mbps is not None},
+        )
+
+    def lapse(self, now_s: float) -> None:
+        """Take limits of best-effort servers off where the agent has not repeated its order.
+
+        :param now_s: monotonic clock
+        """
+        held = [name for name, uplink in self._uplinks.items() if uplink.most_mbps is not None]
+        if held and now_s >= self._lapses_s:
+            _LOG.warning(
+                "the agent says nothing any more: best-effort servers send as much as goes"
+            )
+            for name in held:
+                self._uplinks[name].most_mbps = None
+                self._limit(name, self._uplinks[name])
+
+    def _limit(self, name: str, uplink: _Uplink) -> None:
+        """Have the lane of best-effort servers as it was ordered; where that fails, as it is without an order."""
+        made = uplink.made
+        if not made or made.queue is not LaneQueue.HTB or made.most_mbps == uplink.most_mbps:
+            return
+        plan = replace(made, most_mbps=uplink.most_mbps)
+        try:
+            self._write_queues(queues.limited(plan))
+            if not queues.shows(plan, self._devices.queue(name)):
+                raise CapabilityMissingError(f"the limit of {name} is not there as it was written")
+            uplink.made = plan
+        except CapabilityMissingError as error:
+            _LOG.warning("%s", error)
+            uplink.made = uplink.most_mbps = None  # the next turn makes the lanes again
 
     def reset(self) -> None:
         """Take off all lanes and marks of ours, also those of an earlier start; what others have made stays.
@@ -198,6 +262,8 @@ class LaneKeeper:
             uplink.withdrawn = uplink.guard.overwritten(now_s)
         desired = planned(facts, [self._queue], self._settings)
         ours = shown.handle == HANDLE
+        if isinstance(desired, LanePlan) and desired.queue is LaneQueue.HTB:
+            desired = replace(desired, most_mbps=uplink.most_mbps)
         if uplink.withdrawn or not isinstance(desired, LanePlan):
             if ours:
                 self._write_queues(queues.removed(name))

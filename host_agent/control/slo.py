@@ -14,6 +14,9 @@ superseded the other the newer level is written again (:meth:`SloController.plac
 
 Only best-effort servers of this host are ever changed. Without any server whose latency is known the simple rule's
 fixed levels stand.
+
+Where the operator has uplinks throttled, too (``[lanes]throttle``), that has the same latencies and accounts and its
+turn before memory: while one of both tries something, the other one waits (:mod:`~host_agent.decide.slo.uplink`).
 """
 
 import logging
@@ -28,7 +31,8 @@ from host_agent.conf.slo import SloOptions
 from host_agent.control.slo_host import SloHost
 from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import Kept, SloStore
-from host_agent.decide.slo import balm
+from host_agent.control.uplink_throttle import UplinkThrottle
+from host_agent.decide.slo import account, balm
 from host_agent.decide.slo.levels import of_groups, of_servers
 from host_agent.decide.slo.shapes import BalmPhase, BalmState, BeTarget, SloView
 from host_agent.decide.slo.unwatched import unwatched
@@ -60,6 +64,7 @@ class SloController:
     :param host: sensors and actuators
     :param store: what survives a restart
     :param report: journal, metrics and status of what is done here
+    :param uplink: throttles uplinks; None: nothing does
     """
 
     name = "balm"
@@ -72,10 +77,11 @@ class SloController:
         store: SloStore,
         report: SloReport,
         *,
+        uplink: UplinkThrottle | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options, self._sources, self._host, self._store = options, sources, host, store
-        self._report, self._clock = report, clock
+        self._report, self._uplink, self._clock = report, uplink, clock
         kept = store.load()
         report.restore(kept.report)
         self._state = BalmState(targets=kept.targets, taken=kept.taken.since_boot(clock()))
@@ -109,6 +115,10 @@ class SloController:
         moves = not self._host.permission.balancers()
         view = look(decision, observation, self._host.margin_mb, self._legal, moves=moves)
         self._view = view
+        if self._uplink:
+            self._uplink.watch(
+                {guest.uuid: guest.workload.domain.interfaces for guest in observation.guests}
+            )
         if self._host.ports and not self._observes:
             self._host.ports.serve(view.lcs)
         state = self._state
@@ -186,10 +196,14 @@ class SloController:
             self._thread.join(2.0 * _IDLE_S)
         if not self._observes:
             self._settle()
+        if self._uplink:
+            self._uplink.close()
         self._sources.close()
 
     def _settle(self) -> None:
         """Write what may stand while objectives are not watched."""
+        if self._uplink:
+            self._uplink.rest()
         coarse = {be.uuid: be.level for be in self._view.bes}
         self._state = unwatched(self._state, coarse)
         self._enforce(self._view)
@@ -223,6 +237,7 @@ class SloController:
         if not self._acts:
             return _IDLE_S
         quiet = self._state.phase is BalmPhase.WATCH and self._state.moving is None
+        quiet = quiet and not (self._uplink and self._uplink.at_work)
         return _QUIET_S if quiet else self._options.feed.poll_s
 
     def poll(self, patience_s: float = 0.0) -> None:
@@ -267,6 +282,8 @@ class SloController:
             problem = "no round ends: the dead-man switch takes all throttles off"
             LOG.warning("%s", problem)
             self._report.write(Entry("throttle", Result.FAILED, problem=problem))
+        if self._lapsed and self._uplink:
+            self._uplink.rest()
         if self._lapsed or before:
             # Nothing is held, so nothing is charged.
             self._state = replace(self._state, seen_s=None)
@@ -286,12 +303,14 @@ class SloController:
 
     def _foresee(self, view: SloView, now: float) -> None:
         """Report what would be done first. Nothing is done, so nothing can be judged and nothing more be foreseen."""
-        readings = self._sources.read(now, self._state.judge_from_s)
+        readings = self._sources.read(now, self._judge_from_s)
         self._reporting = self._sources.reporting
         seen = view.measured(readings, self._traffic, self._groups(), {})
         self._report.violations(seen, self._sources)
         if not readings:
             return
+        if self._uplink:
+            self._uplink.turn(seen, self._state.taken, now, may_begin=True, acts=False)
         decision = balm.decide(seen, self._state, self._options.balm, now)
         # Nothing is held, so nothing is charged.
         self._state = replace(decision.state, taken=self._state.taken)
@@ -302,14 +321,33 @@ class SloController:
     def _forget_targets(self) -> None:
         self._state = self._state.resting({})
 
+    @property
+    def _judge_from_s(self) -> float:
+        """What was received before the last action of any kind says nothing of now."""
+        mine = self._state.judge_from_s
+        return max(mine, self._uplink.state.judge_from_s) if self._uplink else mine
+
+    def _uplink_first(self, seen: SloView, now: float) -> bool:
+        """Give uplinks their turn; return whether memory has to wait for them."""
+        if self._uplink is None:
+            return False
+        idle = self._state.phase is BalmPhase.WATCH
+        self._uplink.turn(seen, self._state.taken, now, may_begin=idle, acts=True)
+        taken = account.joined(self._state.taken, self._uplink.state.taken)
+        self._state = replace(self._state, taken=taken)
+        return self._uplink.at_work
+
     def _decide(self, view: SloView, now: float) -> None:
-        readings = self._sources.read(now, self._state.judge_from_s)
+        readings = self._sources.read(now, self._judge_from_s)
         self._reporting = self._sources.reporting
         seen = view.measured(readings, self._traffic, self._groups(), self._in_effect(view))
         self._acts = bool(readings)
         if not self._acts:
             self._report.violations(seen, self._sources)
             self._rest()
+            return
+        if self._uplink_first(seen, now):
+            self._report.violations(seen, self._sources)
             return
         before = self._state
         decision = balm.decide(seen, before, self._options.balm, now)
@@ -342,6 +380,8 @@ class SloController:
 
     def _rest(self) -> None:
         """No latency is known: the simple rule's levels stand, and pages go where their own policies want them."""
+        if self._uplink:
+            self._uplink.rest()
         if self._state.targets:
             self._report.rest()
             self._forget_targets()
@@ -436,6 +476,8 @@ class SloController:
         yield from self._report.samples(
             self._view, phase, self._traffic, self._sources.counts, self._state.taken
         )
+        if self._uplink:
+            yield from self._uplink.samples()
 
 
 def _shares(view: SloView, state: BalmState) -> dict[str, Shares]:

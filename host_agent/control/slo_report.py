@@ -26,6 +26,7 @@ from host_agent.decide.slo.shapes import (
     SloView,
     Taken,
 )
+from host_agent.decide.slo.uplink import UplinkUse
 from host_agent.decide.slo.violation import SloState, states
 from host_agent.model.journal import ActionJournal, Entry, Result
 from host_agent.model.latency import LcServer
@@ -122,7 +123,7 @@ class SloReport:
         self._violation_s: Mapping[str, float] = {}
         self._looked_s = clock()
         self._foreseen: Mapping[str, int] = {}
-        self._foreseen_s = -math.inf
+        self._foreseen_s = self._foreseen_uplink_s = -math.inf
 
     def restore(self, status: Mapping[str, Any]) -> None:
         """Go on with the last actions of the agent before."""
@@ -192,6 +193,65 @@ class SloReport:
             return
         self._foreseen, self._foreseen_s = levels, now
         self.decision(seen, replace(decision, events=()), Result.WOULD)
+
+    def uplink(
+        self, seen: SloView, decision: BalmDecision, use: UplinkUse, limit_mbps: int | None
+    ) -> None:
+        """Write what was decided about an uplink.
+
+        :param limit_mbps: what best-effort servers may send together now
+        """
+        self._uplink_decided(seen, decision, use, limit_mbps, Result.DONE)
+        for event in decision.events:
+            match event:
+                case CannotFixSloViolation():
+                    problem = f"throttling what best-effort servers send over {use.device} does not keep the objective"
+                    for uuid in event.lcs:
+                        self._note("uplink_in_vain", uuid, problem=problem)
+                case AccountSpent():
+                    problem = (
+                        f"best-effort servers lost {event.seconds:.0f} s of what they send over {use.device} to it, "
+                        "or of their memory traffic, beyond what is its own; it gets that, no more: for the network "
+                        "[lanes]strict_cap"
+                    )
+                    LOG.warning("server %s: %s", event.lc, problem)
+                    self._note("account_spent", event.lc, problem=problem)
+                case ShouldLeave() | Released() | FloorReached():
+                    self._event(event)
+
+    def foreseen_uplink(
+        self, seen: SloView, decision: BalmDecision, use: UplinkUse, limit_mbps: int | None
+    ) -> None:
+        """Write what would be done about an uplink, and again now and then for as long as it would be."""
+        now = self._clock()
+        if decision.changes and now - self._foreseen_uplink_s >= _FORESEEN_AGAIN_S:
+            self._foreseen_uplink_s = now
+            self._uplink_decided(seen, decision, use, limit_mbps, Result.WOULD)
+
+    def _uplink_decided(
+        self,
+        seen: SloView,
+        decision: BalmDecision,
+        use: UplinkUse,
+        limit_mbps: int | None,
+        result: Result,
+    ) -> None:
+        if not (decision.changes or decision.reasons):
+            return
+        phase = decision.state.phase.value
+        what: dict[str, Any] = {"uplink": use.device, "phase": phase}
+        if decision.changes:
+            what["best_effort_mbps"] = limit_mbps
+        measured = {
+            "ratios": {
+                lc.uuid: round(lc.ratio, 3) for lc in seen.objectives if lc.ratio is not None
+            },
+            "sent_mbps": round(use.sent_mbps, 1),
+            "best_effort_sent_mbps": round(sum(use.best_effort_mbps.values()), 1),
+        }
+        reasons = tuple(map(str, decision.reasons))
+        for uuid in decision.changes or ("",):
+            self._note("uplink", uuid, what=what, reasons=reasons, measured=measured, result=result)
 
     def rest(self) -> None:
         """Write that the controller has no targets any more."""

@@ -111,3 +111,17 @@ class ShownMarks:
 
     chains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tunnels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UplinkReport:
+    """What the unit of lanes has in its hands, as it says to the agent.
+
+    :param uplinks: those whose lane of best-effort servers can be limited, with their speed, Mbit/s
+    :param taps: those with a mark, with the tier of their server
+    :param limits: what best-effort servers may send together over an uplink, Mbit/s, those that are effective
+    """
+
+    uplinks: Mapping[str, int] = field(default_factory=dict)
+    taps: Mapping[str, Tier | None] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from typing import Final
 from host_agent.model.rdt import BandwidthControl, BandwidthUnit
 
 FULL: Final = 100
-_QUOTA_LEVELS: Final = tuple(range(10, FULL + 1, 10))
+_TENTHS: Final = tuple(range(10, FULL + 1, 10))
 _QUOTA_PERIOD_US: Final = 100_000
 
 
@@ -26,14 +26,19 @@ def mba_levels(control: BandwidthControl | None) -> tuple[int, ...]:
         return ()
     if control.unit is not BandwidthUnit.PERCENT:
         # Absolute units: each per cent has a legal value, the planner converts.
-        return _QUOTA_LEVELS
+        return _TENTHS
     # Those that the kernel takes as they are: it rounds all others.
     return tuple(p for p in range(1, FULL + 1) if control.from_percent(p) == p)
 
 
 def quota_levels() -> tuple[int, ...]:
     """Return the levels of the fallback by CPU time."""
-    return _QUOTA_LEVELS
+    return _TENTHS
+
+
+def uplink_levels() -> tuple[int, ...]:
+    """Return the levels of an uplink: shares of it that best-effort servers may use together."""
+    return _TENTHS
 
 
 def step_up(levels: tuple[int, ...], level: int, step: int) -> int:

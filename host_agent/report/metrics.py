@@ -272,6 +272,26 @@ METRICS: Final[dict[str, MetricSpec]] = {
             (*_SERVER, "class"),
         ),
         MetricSpec(
+            "numa_ext_uplink_throttle_phase",
+            "gauge",
+            "1 for the phase of the SLO controller for an uplink "
+            "([lanes]throttle); missing without numa-host-agent-lanes.",
+            ("uplink", "phase"),
+        ),
+        MetricSpec(
+            "numa_ext_uplink_sent_mbps",
+            "gauge",
+            "What was sent over an uplink in the last second, Mbit/s: all, and by "
+            "best-effort servers out of their taps.",
+            ("uplink", "by"),
+        ),
+        MetricSpec(
+            "numa_ext_uplink_limit_mbps",
+            "gauge",
+            "What best-effort servers may send together, Mbit/s; missing while they may as much as goes.",
+            ("uplink",),
+        ),
+        MetricSpec(
             "numa_ext_server_exclusive",
             "gauge",
             "1 when no other group may use the server's L3 ways.",

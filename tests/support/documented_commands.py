@@ -404,6 +404,7 @@ NOT_OURS: Final = {
     "sysctl": _ROOT,
     "systemd-sysusers": _ROOT,
     "systemd-tmpfiles": _ROOT,
+    "tc": "needs an adapter with classes of its own",
 }
 """Programs of others, each with why no test runs these lines."""
 

@@ -10,14 +10,18 @@ from host_agent.control.slo import SloController
 from host_agent.control.slo_host import SloHost
 from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import SloStore
+from host_agent.control.uplink_throttle import UplinkThrottle
+from host_agent.machine.lane_door import LaneDoorCaller
 from host_agent.machine.rdt.backend import tree
 from host_agent.machine.rdt.resctrl import Resctrl
 from host_agent.model.levels import mba_levels, quota_levels
 from host_agent.model.modes import Feature
+from host_agent.model.network import TrafficBytes
 from host_agent.observe.bandwidth import BandwidthReader
 from host_agent.observe.latency.channel import ChannelFeed, PortSockets
 from host_agent.observe.latency.ports import SloPorts
 from host_agent.observe.latency.sources import SloSources
+from host_agent.observe.network import traffic
 from host_agent.report.clients import make_adapter
 from host_agent.util.background import BackgroundTasks
 from placement_traits.topology import HostTopology
@@ -37,6 +41,15 @@ def build(host: RefinerHost) -> SloController | None:
         BackgroundTasks("slo-ports"),
         host.source.wake,
     )
+    report = SloReport(slo, host.journal, count=host.metrics.count, escalate=_escalation(host))
+    uplink = None
+    if conf.lanes.throttle:
+        unit = LaneDoorCaller(paths.lane_door)
+
+        def counted(device: str) -> TrafficBytes | None:
+            return traffic(paths.sys, (device,))
+
+        uplink = UplinkThrottle(slo.balm, conf.lanes.strict_cap, unit, counted, report)
     return SloController(
         slo,
         SloSources(ChannelFeed(slo.feed, PortSockets()), host.feeds),
@@ -50,7 +63,8 @@ def build(host: RefinerHost) -> SloController | None:
             margin_mb=conf.memory.margin_mb,
         ),
         SloStore(paths.slo, host.metrics.lost),
-        SloReport(slo, host.journal, count=host.metrics.count, escalate=_escalation(host)),
+        report,
+        uplink=uplink,
     )
 
 

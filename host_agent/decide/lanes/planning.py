@@ -84,6 +84,7 @@ class LanePlan:
     :param queue: what they are made of; None: they are the adapter's own
     :param lanes: in the order in which they are served
     :param lane_of: number of the lane of each tier; None: of what has none
+    :param most_mbps: that the lane of best-effort servers may have, of ``htb`` only; None: the whole link
     """
 
     device: str
@@ -91,6 +92,7 @@ class LanePlan:
     queue: LaneQueue | None
     lanes: tuple[TrafficLane, ...]
     lane_of: dict[Tier | None, int]
+    most_mbps: int | None = None
 
     def lane(self, tier: Tier | None) -> TrafficLane:
         """Return the lane of a tier."""

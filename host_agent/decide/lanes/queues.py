@@ -7,8 +7,11 @@ only classes below another one borrow. Each may have the whole link while no oth
 are the link, the strict one has no more than its cap while the others want theirs, and what is left over goes to these
 in the ratio of their shares (quantum). What has no mark of ours is in the lane of servers without a tier.
 
-A batch is no transaction, and ``htb`` cannot be changed in place: lanes of ours that are there are removed first, and
-for that moment the uplink has the kernel's default.
+While best-effort servers are throttled, the class of their lane has that limit as its ceiling, and no more than it as
+its rate. That alone is changed in place: no packet that waits is lost, and no other lane notices.
+
+A batch is no transaction, and the root of ``htb`` cannot be changed in place: lanes of ours that are there are removed
+first, and for that moment the uplink has the kernel's default.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,6 +19,7 @@ from typing import Final
 
 from host_agent.decide.lanes.planning import HANDLE, LanePlan, TrafficLane, checked
 from host_agent.model.lanes import LaneQueue, ShownClass, ShownQueue
+from placement_traits.names import Tier
 
 _QUANTUM: Final = 1_514  # bytes: the smallest band still sends a whole packet in its turn
 _LINK: Final = 0xFF  # minor number of the class of the whole link
@@ -34,6 +38,11 @@ def written(plan: LanePlan, *, replaces: bool = False) -> str:
     """
     lines = _ets(plan) if plan.queue is LaneQueue.ETS else _htb(plan)
     return (removed(plan.device) if replaces else "") + "\n".join([*lines, ""])
+
+
+def limited(plan: LanePlan) -> str:
+    """Return the batch that gives the lane of best-effort servers the limit of a plan of ``htb``, or none."""
+    return _class(plan, plan.lane(Tier.BE)) + "\n"
 
 
 def removed(device: str) -> str:
@@ -86,15 +95,26 @@ def _htb(plan: LanePlan) -> Iterator[str]:
         f"class replace dev {device} parent {HANDLE}: classid {HANDLE}:{_LINK:x} "
         f"htb rate {link} ceil {link} quantum {_QUANTUM} burst {burst} cburst {burst}"
     )
-    turns = _turns(plan)
-    for lane in plan.lanes:
-        rate = _kbit(plan, lane.share)
-        first = 0 if lane.is_strict else 1
-        yield (
-            f"class replace dev {device} parent {HANDLE}:{_LINK:x} classid {HANDLE}:{lane.number:x} "
-            f"htb rate {rate}kbit ceil {link} prio {first} quantum {turns[lane.number]} "
-            f"burst {_burst(rate)} cburst {burst}"
-        )
+    yield from (_class(plan, lane) for lane in plan.lanes)
+
+
+def _class(plan: LanePlan, lane: TrafficLane) -> str:
+    """Return the class of a lane of ``htb``."""
+    rate, ceil = _rates_kbit(plan, lane)
+    first = 0 if lane.is_strict else 1
+    return (
+        f"class replace dev {checked(plan.device)} parent {HANDLE}:{_LINK:x} classid {HANDLE}:{lane.number:x} "
+        f"htb rate {rate}kbit ceil {ceil}kbit prio {first} quantum {_turns(plan)[lane.number]} "
+        f"burst {_burst(rate)} cburst {_burst(ceil)}"
+    )
+
+
+def _rates_kbit(plan: LanePlan, lane: TrafficLane) -> tuple[int, int]:
+    """Return what a lane of ``htb`` has at least and at most, kbit/s."""
+    rate, ceil = _kbit(plan, lane.share), plan.speed_mbps * _KBIT
+    if plan.most_mbps is not None and lane is plan.lane(Tier.BE):
+        ceil = min(ceil, plan.most_mbps * _KBIT)
+    return min(rate, ceil), ceil
 
 
 def _turns(plan: LanePlan) -> dict[int, int]:
@@ -120,8 +140,8 @@ def _shows_htb(plan: LanePlan, shown: ShownQueue) -> bool:
     link = ShownClass(plan.speed_mbps, plan.speed_mbps, None)
     expected = {f"{_LINK:x}": link}
     for lane in plan.lanes:
-        rate = round(_kbit(plan, lane.share) / _KBIT, 3)
-        expected[f"{lane.number:x}"] = ShownClass(rate, plan.speed_mbps, 0 if lane.is_strict else 1)
+        rate, ceil = (round(kbit / _KBIT, 3) for kbit in _rates_kbit(plan, lane))
+        expected[f"{lane.number:x}"] = ShownClass(rate, ceil, 0 if lane.is_strict else 1)
     default = shown.options.get("default")
     return shown.classes == expected and default == f"{plan.lane_of[None]:#x}"
 

@@ -152,3 +152,14 @@ def _hold(turn: Turn) -> None:
     for uuid, target in turn.state.targets.items():
         if not turn.least(uuid) <= target.level <= turn.most(uuid):
             turn.set_target(uuid, target, Term.HOLD)
+
+
+def joined(taken: Taken, other: Taken) -> Taken:
+    """Return what was taken with the accounts of both, for a server has one, whatever it takes.
+
+    :param other: of another controller; each charges the newest of both, one after the other
+    """
+    uuids = taken.full_s.keys() | other.full_s.keys()
+    never = float("-inf")
+    full = {u: max(taken.full_s.get(u, never), other.full_s.get(u, never)) for u in uuids}
+    return replace(taken, full_s=full)

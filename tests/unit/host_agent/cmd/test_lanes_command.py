@@ -13,8 +13,9 @@ from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.cmd import lanes
 from host_agent.cmd.lanes import Servers
 from host_agent.control.lanes import LaneTurn
+from host_agent.machine.lane_door import LaneDoorCaller
 from host_agent.machine.libvirt import ListedDomain
-from host_agent.model.lanes import LaneNetwork, LanePort
+from host_agent.model.lanes import LaneNetwork, LanePort, UplinkReport
 from host_agent.model.workload import Activity
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.names import Tier
@@ -127,7 +128,8 @@ def test_turns_go_on_where_libvirt_is_silent_and_say_what_is_new_once(
     trait = SimpleNamespace(show=lambda *, has_lanes: shown.append(has_lanes))
     monkeypatch.setattr(lanes, "_trait", lambda _conf: trait)
     conf: Any = SimpleNamespace(
-        lanes=SimpleNamespace(interval_s=0.01), placement=SimpleNamespace(enabled=True)
+        lanes=SimpleNamespace(interval_s=0.01, throttle=False),
+        placement=SimpleNamespace(enabled=True),
     )
     with caplog.at_level("INFO"):
         lanes._loop(conf, keeper, stop)
@@ -136,6 +138,40 @@ def test_turns_go_on_where_libvirt_is_silent_and_say_what_is_new_once(
     assert caplog.text.count("uplinks with lanes: none") == 1
     assert caplog.text.count("tc is refused") == 1
     assert caplog.text.count("lanes stay as they are: libvirt is silent") == 1
+
+
+def test_orders_of_the_agent_are_taken_between_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they are asked for: the loop does not wait for its next turn."""
+    stop = threading.Event()
+    path = tmp_path / "lanes.sock"
+    caller = LaneDoorCaller(path)
+    orders: list[Mapping[str, int]] = []
+    lapses: list[float] = []
+
+    def turn(_ports: object, _now_s: float) -> LaneTurn:
+        caller.order({"eth0": 70})
+        return LaneTurn()
+
+    def order(limits: Mapping[str, int], _now_s: float) -> UplinkReport:
+        orders.append(limits)
+        stop.set()
+        return UplinkReport(limits=limits)
+
+    keeper: Any = SimpleNamespace(indexes=frozenset(), turn=turn, order=order, lapse=lapses.append)
+    monkeypatch.setattr(Servers, "of", lambda _conf: SimpleNamespace(ports=lambda _now_s: ()))
+    conf: Any = SimpleNamespace(
+        lanes=SimpleNamespace(interval_s=60.0, throttle=True),
+        placement=SimpleNamespace(enabled=False),
+        paths=SimpleNamespace(lane_door=path),
+    )
+    lanes._loop(conf, keeper, stop)
+    assert orders == [{"eth0": 70}]
+    assert lapses
+    answer = caller.answer()
+    assert answer is not None and answer.limits == {"eth0": 70}
+    assert not path.exists()
 
 
 def test_without_uplinks_it_takes_off_what_is_left_and_ends(tmp_path: Path) -> None:

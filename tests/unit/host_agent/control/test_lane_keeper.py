@@ -4,11 +4,12 @@
 What a real kernel makes of them: ``tests/functional/host_agent/test_lanes_in_kernel.py``.
 """
 
+import re
 from dataclasses import replace
 
 import pytest
 
-from host_agent.control.lanes import LaneKeeper
+from host_agent.control.lanes import LEASE_S, LaneKeeper
 from host_agent.decide.lanes import queues, ruleset
 from host_agent.decide.lanes.planning import LanePlan, LaneSettings, planned
 from host_agent.decide.lanes.terms import LaneTerm
@@ -20,6 +21,7 @@ from host_agent.model.lanes import (
     ShownMarks,
     ShownQueue,
     UplinkFacts,
+    UplinkReport,
 )
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.names import Tier
@@ -39,9 +41,9 @@ def shown(of: LanePlan) -> ShownQueue:
     classes = {"ff": ShownClass(of.speed_mbps, of.speed_mbps, None)}
     for lane in of.lanes:
         first = 0 if lane.is_strict else 1
-        classes[f"{lane.number}"] = ShownClass(
-            round(of.speed_mbps * lane.share), of.speed_mbps, first
-        )
+        ceil = of.most_mbps if of.most_mbps and lane.number == 3 else of.speed_mbps
+        rate = min(round(of.speed_mbps * lane.share), ceil)
+        classes[f"{lane.number}"] = ShownClass(rate, ceil, first)
     return ShownQueue("htb", "4e", {"default": "0x2"}, classes)
 
 
@@ -79,8 +81,14 @@ class Devices:
 
     def write_queues(self, batch: str) -> None:
         self._write("tc", batch)
-        if self.deaf != "tc":
-            self.root = BARE if batch == queues.removed("eth0") else shown(plan(self.speed_mbps))
+        if self.deaf == "tc":
+            return
+        if batch == queues.removed("eth0"):
+            self.root = BARE
+        else:
+            ceil = int(re.findall(r"classid 4e:3 .* ceil (\d+)kbit", batch)[0]) // 1000
+            most_mbps = None if ceil == self.speed_mbps else ceil
+            self.root = shown(replace(plan(self.speed_mbps), most_mbps=most_mbps))
 
     def write_marks(self, text: str) -> None:
         self._write("nft", text)
@@ -208,3 +216,72 @@ def test_a_reset_goes_on_behind_what_is_refused(devices: Devices) -> None:
     devices.refuses = "nft"
     kept.reset()
     assert devices.root == BARE
+
+
+def test_an_order_limits_best_effort_servers_at_once_and_until_it_lapses(
+    devices: Devices,
+) -> None:
+    kept = keeper(devices)
+    first = kept.turn([PORT], 0.0)
+    before = devices.root
+    taps = {"tap1": Tier.LC}
+    assert kept.order({}, 0.5) == UplinkReport({"eth0": 1000}, taps)
+    assert kept.order({"eth0": 200}, 1.0) == UplinkReport({"eth0": 1000}, taps, {"eth0": 200})
+    assert devices.root.classes["3"] == ShownClass(200, 200, 1), "its rate is not above it"
+    count = len(devices.written)
+    assert devices.written[-1].startswith("class replace dev eth0 parent 4e:ff classid 4e:3 ")
+    assert devices.written[-1].count("\n") == 1, "no other lane notices"
+    kept.order({"eth0": 200}, 1.5)
+    assert kept.turn([PORT], 5.0) == first
+    assert len(devices.written) == count, "nothing is written where nothing differs"
+    kept.lapse(1.5 + LEASE_S - 0.1)
+    assert devices.root != before
+    kept.lapse(1.5 + LEASE_S)
+    assert devices.root == before, "the agent is gone, paused or hung"
+    assert kept.order({}, 20.0).limits == {}
+
+
+def test_a_turn_takes_a_lapsed_order_back_too(devices: Devices) -> None:
+    kept = keeper(devices)
+    kept.turn([PORT], 0.0)
+    before = devices.root
+    kept.order({"eth0": 50}, 0.0)
+    kept.turn([PORT], 300.0)
+    assert devices.root == before
+
+
+def test_lanes_that_are_made_anew_have_the_limit_that_was_ordered(devices: Devices) -> None:
+    kept = keeper(devices)
+    kept.turn([PORT], 0.0)
+    kept.order({"eth0": 50}, 0.0)
+    devices.root = BARE
+    kept.turn([PORT], 1.0)
+    assert devices.root.classes["3"].ceil_mbps == 50
+
+
+def test_what_has_no_lanes_of_htb_cannot_be_limited(devices: Devices) -> None:
+    devices.root, devices.speed_mbps = ShownQueue("mqprio", "8001"), 25_000
+    devices.offload = (1, 2, 1, 0, *[1] * 12)
+    kept = keeper(devices)
+    kept.turn([PORT], 0.0)
+    assert kept.order({"eth0": 50, "eth7": 50}, 0.0) == UplinkReport({}, {"tap1": Tier.LC})
+
+
+def test_a_limit_that_tc_refuses_is_not_in_force_and_tried_again(devices: Devices) -> None:
+    kept = keeper(devices)
+    kept.turn([PORT], 0.0)
+    devices.refuses = "tc"
+    assert kept.order({"eth0": 50}, 0.0).limits == {}
+    devices.refuses = ""
+    kept.turn([PORT], 5.0)
+    assert kept.order({"eth0": 50}, 5.0).limits == {"eth0": 50}
+
+
+def test_a_limit_that_is_not_there_as_written_makes_lanes_anew(devices: Devices) -> None:
+    kept = keeper(devices)
+    kept.turn([PORT], 0.0)
+    devices.deaf = "tc"
+    assert kept.order({"eth0": 50}, 0.0).limits == {}
+    devices.deaf = ""
+    assert kept.turn([PORT], 5.0).sentences() == ()
+    assert devices.root == shown(plan())

@@ -7,7 +7,7 @@ through a UNIX socket as QEMU offers it; BE servers float over the even CPUs.
 
 import json
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from host_agent.control.slo import SloController
 from host_agent.control.slo_host import SloHost
 from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import PAUSED, Kept, SloStore, load, of_server
-from host_agent.decide.slo.shapes import BalmPhase, BeTarget
+from host_agent.decide.slo.shapes import BalmPhase, BalmState, BeTarget, SloView, Taken
 from host_agent.model.counters import ServerCounters
 from host_agent.model.journal import Entry
 from host_agent.model.partition import PartitionPlace
@@ -39,7 +39,7 @@ from host_agent.observe.latency.prometheus import PrometheusFeed
 from host_agent.observe.latency.sources import SILENCE_S, SloSources
 from host_agent.observe.machine_files import MachineFiles
 from host_agent.observe.snapshot import Observer
-from host_agent.report.metrics import METRICS
+from host_agent.report.metrics import METRICS, Sample
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.rdt_capability import Mba, RdtCapability
 from placement_traits.topology import HostTopology
@@ -108,6 +108,36 @@ class Allowed:
         return self._bench.balancers
 
 
+class Uplink:
+    """A throttle of uplinks that says what a test says."""
+
+    def __init__(self) -> None:
+        self.state = BalmState()
+        self.at_work = False
+        self.turns: list[tuple[bool, bool]] = []
+        self.rested = 0
+        self.closed = False
+        self.interfaces: Mapping[str, tuple[str, ...]] = {}
+
+    def watch(self, interfaces: Mapping[str, tuple[str, ...]]) -> None:
+        self.interfaces = interfaces
+
+    def turn(
+        self, seen: SloView, taken: Taken, now_s: float, *, may_begin: bool, acts: bool
+    ) -> None:
+        self.turns.append((may_begin, acts))
+        assert seen.objectives, "latencies are read once, for both"
+
+    def rest(self) -> None:
+        self.rested += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+    def samples(self) -> Iterator[Sample]:
+        yield "numa_ext_uplink_limit_mbps", ("eth0",), 70.0
+
+
 class Bench:
     """Agent and controller on a clock that the test turns."""
 
@@ -127,6 +157,7 @@ class Bench:
         self.proxy = IpcProxy(0.25)
         self.ipc = 2.0
         self.options = SloOptions(**slo)  # type: ignore[arg-type]
+        self.uplink: Uplink | None = None
         self.acts = True
         self.balancers = ""
         nodes = folder / "node"
@@ -157,6 +188,7 @@ class Bench:
                 escalate=lambda event, _titles: self.proposals.append(event.leave),
                 clock=self.clock,
             ),
+            uplink=self.uplink,  # type: ignore[arg-type]
             clock=self.clock,
         )
         observer = Observer(
@@ -315,6 +347,78 @@ def test_healed_levels_are_released_again_and_pages_move_when_levels_alone_do_no
     assert bench.wakes
     assert bench.kept(be) is not None
     assert bench.levels[-1][0].mba_percent[0][1] == 100, "the throttle was not released"
+
+
+@pytest.fixture
+def beside(bench: Bench) -> Uplink:
+    """Of a bench whose uplinks are throttled, too."""
+    bench.controller.close()
+    bench.uplink = Uplink()
+    bench.restart()
+    return bench.uplink
+
+
+def test_memory_waits_while_the_uplink_tries_something_and_not_longer(
+    bench: Bench, beside: Uplink
+) -> None:
+    lc, be = bench.watch()
+    assert set(beside.interfaces) == {lc.uuid, be.uuid}
+    assert beside.turns[-1] == (True, True)
+    beside.at_work = True
+    bench.report(1500, 2.0)
+    assert bench.levels == []
+    assert [entry.server for entry in bench.entries("violated")] == [lc.uuid], "seen all the same"
+    beside.at_work = False
+    bench.report(1500, 1.0)
+    assert {percent for _, percent in bench.levels[0][0].mba_percent} == {10}
+    assert beside.turns[-1] == (False, True), "and the uplink waits for memory"
+
+
+def test_what_one_of_both_takes_is_on_the_others_account(bench: Bench, beside: Uplink) -> None:
+    lc, _ = bench.watch()
+    beside.state = BalmState(taken=Taken(full_s={lc.uuid: bench.now + 1800.0}))
+    bench.report(700, 0.5)
+    gauge = ("numa_ext_server_account_spent_seconds", (lc.uuid, lc.title))
+    shown = {(name, labels): value for name, labels, value in bench.controller.samples()}
+    assert shown[gauge] == pytest.approx(150.0, abs=1.0)
+    assert shown["numa_ext_uplink_limit_mbps", ("eth0",)] == 70.0
+
+
+def test_an_action_of_the_uplink_is_not_judged_by_what_came_before_it(
+    bench: Bench, beside: Uplink
+) -> None:
+    bench.watch()
+    beside.state = BalmState(judge_from_s=bench.now + 60.0)
+    bench.report(1500, 2.0)
+    assert bench.levels == []
+
+
+@pytest.mark.parametrize("why", ["paused", "lapsed", "observes", "silent"])
+def test_uplinks_are_left_alone_where_nobody_watches(
+    bench: Bench, beside: Uplink, why: str
+) -> None:
+    bench.watch()
+    rested = beside.rested
+    if why == "paused":
+        (bench.folder / "paused").touch()
+    elif why == "lapsed":
+        bench.lapsed = True
+    elif why == "observes":
+        bench.acts = False
+    else:
+        bench.guests["lc"].hang_up()
+        bench.poll(SILENCE_S + 5.0)
+    bench.poll()
+    assert beside.rested > rested
+    bench.controller.close()
+    assert beside.closed
+
+
+def test_an_observer_of_uplinks_acts_on_none(bench: Bench, beside: Uplink) -> None:
+    bench.acts = False
+    bench.watch()
+    bench.report(1500, 1.0)
+    assert {acts for _, acts in beside.turns} == {False}
 
 
 def test_pages_stay_while_others_move_them_back(bench: Bench) -> None:

@@ -227,11 +227,11 @@ def test_htb_has_classes_that_borrow_below_one_of_the_whole_link() -> None:
     assert lines[1].startswith("class replace dev eth0 parent 4e: classid 4e:ff htb rate 10000mbit")
     assert [line.partition(" burst")[0] for line in lines[2:]] == [
         "class replace dev eth0 parent 4e:ff classid 4e:1 "
-        "htb rate 3000000kbit ceil 10000mbit prio 0 quantum 1514",
+        "htb rate 3000000kbit ceil 10000000kbit prio 0 quantum 1514",
         "class replace dev eth0 parent 4e:ff classid 4e:2 "
-        "htb rate 3500000kbit ceil 10000mbit prio 1 quantum 1514",
+        "htb rate 3500000kbit ceil 10000000kbit prio 1 quantum 1514",
         "class replace dev eth0 parent 4e:ff classid 4e:3 "
-        "htb rate 3500000kbit ceil 10000mbit prio 1 quantum 1514",
+        "htb rate 3500000kbit ceil 10000000kbit prio 1 quantum 1514",
     ]
 
 
@@ -241,6 +241,18 @@ def test_shares_of_a_slow_uplink_are_in_their_ratio_too() -> None:
     assert isinstance(found, LanePlan)
     rates = re.findall(r"rate (\d+)kbit", queues.written(found))
     assert rates == ["30000", "17500", "52500"]
+
+
+def test_a_limit_is_the_ceiling_of_one_class_and_never_below_its_rate() -> None:
+    limited = replace(plan(LaneQueue.HTB), most_mbps=2_000)
+    (line,) = queues.limited(limited).splitlines()
+    assert line.startswith(
+        "class replace dev eth0 parent 4e:ff classid 4e:3 htb rate 2000000kbit ceil 2000000kbit prio 1"
+    )
+    assert line in queues.written(limited)
+    without = queues.limited(plan(LaneQueue.HTB))
+    assert "rate 3500000kbit ceil 10000000kbit" in without
+    assert without in queues.written(plan(LaneQueue.HTB))
 
 
 def test_our_lanes_are_removed_before_others_are_made() -> None:

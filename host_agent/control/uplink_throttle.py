@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Throttles what best-effort servers send over an uplink: the impure part around :mod:`host_agent.decide.slo.uplink`.
+
+It belongs to the SLO controller and has its thread: latencies are read once, for both. What is decided goes as an order
+to the unit of lanes, which alone may write to the host's network; an order is repeated while it is to hold, and lapses
+there by itself. Where no unit answers nothing is decided, for nothing could be done.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final, Protocol
+
+from host_agent.conf.slo import BalmOptions
+from host_agent.control.slo_report import SloReport
+from host_agent.decide.slo import account, uplink
+from host_agent.decide.slo.shapes import BalmPhase, BalmState, SloView, Taken
+from host_agent.decide.slo.uplink import UplinkUse
+from host_agent.model.lanes import UplinkReport
+from host_agent.model.network import TrafficBytes
+from host_agent.report.metrics import Sample
+from placement_traits.names import Tier
+
+_ASK_S: Final = 1.0
+_ANSWER_S: Final = 5.0  # a unit that is silent for so long is gone
+_WINDOW_S: Final = 1.0
+_MBIT: Final = 1e6 / 8
+
+
+class LaneUnit(Protocol):
+    """The unit of lanes: :class:`~host_agent.machine.lane_door.LaneDoorCaller`."""
+
+    def order(self, limits: Mapping[str, int]) -> None:
+        """Say what best-effort servers may send together over uplinks, Mbit/s."""
+
+    def answer(self) -> UplinkReport | None:
+        """Return the newest answer, None where none has come."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class UplinkThrottle:
+    """Keeps objectives by an uplink.
+
+    :param options: the controller's
+    :param protected: share of an uplink that is latency-critical servers', together
+    :param unit: that carries orders out
+    :param counted: returns the bytes of a device since it was made; None: there is no such device
+    :param report: journal and metrics
+    """
+
+    def __init__(
+        self,
+        options: BalmOptions,
+        protected: float,
+        unit: LaneUnit,
+        counted: Callable[[str], TrafficBytes | None],
+        report: SloReport,
+    ) -> None:
+        self._options, self._protected = options, protected
+        self._unit, self._bytes_of, self._report = unit, counted, report
+        self.state = BalmState()
+        self._interfaces: Mapping[str, tuple[str, ...]] = {}
+        self._known: UplinkReport | None = None
+        self._answered_s = self._asked_s = -_ANSWER_S
+        self._asked_for: Mapping[str, int] = {}
+        self._counted: Mapping[str, TrafficBytes] = {}
+        self._counted_s: float | None = None
+        self._use: UplinkUse | None = None
+
+    @property
+    def at_work(self) -> bool:
+        """Something is being tried."""
+        return self.state.phase is not BalmPhase.WATCH
+
+    def watch(self, interfaces: Mapping[str, tuple[str, ...]]) -> None:
+        """Take note of the taps of each server."""
+        self._interfaces = interfaces
+
+    def turn(
+        self, seen: SloView, taken: Taken, now_s: float, *, may_begin: bool, acts: bool
+    ) -> None:
+        """Read what servers send, decide, order.
+
+        :param seen: the host; its readings leave out what was received before ``state.judge_from_s``
+        :param taken: of memory: accounts are the same
+        :param may_begin: nothing else is being tried
+        :param acts: else what would be done first is reported
+        """
+        self._look(now_s)
+        use = self._use
+        if use is None:
+            self._forget()
+            return
+        state = replace(self.state, taken=account.joined(self.state.taken, taken))
+        decision = uplink.decide(
+            seen,
+            use,
+            state,
+            self._options,
+            now_s,
+            protected=self._protected,
+            may_begin=may_begin,
+        )
+        if decision is None:
+            self.state = state
+        elif acts:
+            self.state = decision.state
+            limit = uplink.limit_mbps(decision.state, use.speed_mbps)
+            self._order({} if limit is None else {use.device: limit}, now_s)
+            self._report.uplink(seen, decision, use, limit)
+        else:
+            # Nothing is held, so nothing is charged, and nothing more can be foreseen.
+            self.state = decision.state.resting({}) if decision.changes else decision.state
+            self.state = replace(self.state, taken=state.taken)
+            limit = uplink.limit_mbps(decision.state, use.speed_mbps)
+            self._report.foreseen_uplink(seen, decision, use, limit)
+
+    def rest(self) -> None:
+        """Throttle no server: objectives are not watched."""
+        if self._asked_for:
+            self._unit.order({})
+        self._forget()
+
+    def close(self) -> None:
+        """Throttle no server, and let go of the unit."""
+        self.rest()
+        self._unit.close()
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the metrics."""
+        use = self._use
+        if use is None:
+            return
+        for phase in BalmPhase:
+            labels = (use.device, phase.value)
+            yield "numa_ext_uplink_throttle_phase", labels, float(phase is self.state.phase)
+        yield "numa_ext_uplink_sent_mbps", (use.device, "all"), use.sent_mbps
+        theirs = sum(use.best_effort_mbps.values())
+        yield "numa_ext_uplink_sent_mbps", (use.device, "best_effort"), theirs
+        if use.limit_mbps is not None:
+            yield "numa_ext_uplink_limit_mbps", (use.device,), float(use.limit_mbps)
+
+    def _forget(self) -> None:
+        self._asked_for = {}
+        if self.state.targets or self.at_work:
+            self.state = self.state.resting({})
+
+    def _order(self, limits: Mapping[str, int], now_s: float) -> None:
+        if limits != self._asked_for or now_s - self._asked_s >= _ASK_S:
+            self._asked_for, self._asked_s = limits, now_s
+            self._unit.order(limits)
+
+    def _look(self, now_s: float) -> None:
+        """Hear the unit, and count bytes when a window has ended."""
+        if (answer := self._unit.answer()) is not None:
+            self._known, self._answered_s = answer, now_s
+            if self._use is not None:
+                self._use = replace(self._use, limit_mbps=answer.limits.get(self._use.device))
+        if now_s - self._asked_s >= _ASK_S:
+            self._order(self._asked_for, now_s)
+        if self._known is None or now_s - self._answered_s >= _ANSWER_S:
+            self._known = self._use = self._counted_s = None
+            return
+        since_s = self._counted_s
+        if since_s is None or now_s - since_s >= _WINDOW_S:
+            before, self._counted = self._counted, self._count(self._known)
+            self._counted_s = now_s
+            if since_s is not None:
+                self._use = self._used(self._known, before, now_s - since_s)
+
+    def _count(self, known: UplinkReport) -> dict[str, TrafficBytes]:
+        """Return the bytes of uplinks, and of best-effort servers' taps."""
+        names = [*known.uplinks, *(tap for tap, tier in known.taps.items() if tier is Tier.BE)]
+        return {name: found for name in names if (found := self._bytes_of(name))}
+
+    def _used(
+        self, known: UplinkReport, before: Mapping[str, TrafficBytes], took_s: float
+    ) -> UplinkUse | None:
+        """Return how the uplink is used that is used most, or is limited already; None: there is none."""
+        # What goes out of the host leaves an uplink, and comes into a tap, which is "sent" by its server.
+        sent = {
+            name: (after.received - before[name].received) / _MBIT / took_s
+            for name, after in self._counted.items()
+            if name in known.uplinks and name in before
+        }
+        if not sent:
+            return None
+        device = max(
+            sent, key=lambda name: (name in known.limits, sent[name] / known.uplinks[name], name)
+        )
+        rates = {
+            name: max(0.0, (after.sent - before[name].sent) / _MBIT / took_s)
+            for name, after in self._counted.items()
+            if name in known.taps and name in before
+        }
+        # A guest may send more into its tap than the uplink takes: the rest is dropped there.
+        most = known.limits.get(device, known.uplinks[device])
+        part = min(1.0, most / max(1.0, sum(rates.values())))
+        theirs = {
+            uuid: part * sum(rates[tap] for tap in taps if tap in rates)
+            for uuid, taps in self._interfaces.items()
+            if any(tap in rates for tap in taps)
+        }
+        urgent = frozenset(
+            uuid
+            for uuid, taps in self._interfaces.items()
+            if any(known.taps.get(tap) is Tier.LC for tap in taps)
+        )
+        return UplinkUse(
+            device,
+            float(known.uplinks[device]),
+            max(0.0, sent[device]),
+            theirs,
+            urgent,
+            known.limits.get(device),
+        )

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The throttle of an uplink that is arithmetic: bytes follow from demand and limit, latencies from what is left.
+
+What a kernel makes of a limit: ``tests/functional/host_agent/test_throttle_in_kernel.py``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from host_agent.conf.slo import BalmOptions, SloOptions
+from host_agent.control.slo_report import SloReport
+from host_agent.control.uplink_throttle import UplinkThrottle
+from host_agent.decide.slo.floor import HOUR_S
+from host_agent.decide.slo.shapes import BeServer, SloView, Taken
+from host_agent.model.journal import Entry, Result
+from host_agent.model.lanes import UplinkReport
+from host_agent.model.latency import LatencyReading, LcServer
+from host_agent.model.network import TrafficBytes
+from placement_traits.names import Tier
+
+SPEED = 100
+URGENT_MBPS = 5.0
+SLO_US = 1000.0
+STEP_S = 0.2
+
+
+class Uplink:
+    """An uplink of 100 Mbit/s with a latency-critical server and two best-effort ones, and their unit of lanes.
+
+    :ivar demand: what the best-effort servers send without a limit, Mbit/s
+    :ivar full: part of the uplink from which on servers wait in its queue
+    """
+
+    def __init__(self, options: BalmOptions | None = None) -> None:
+        self.demand = {"be1": 300.0, "be2": 100.0}
+        self.full = 0.99
+        self.others = 0.0
+        self.always: float | None = None
+        self.now = 1000.0
+        self.limit: int | None = None
+        self.orders: list[int | None] = []
+        self.is_stubborn = False  # it does not slow down, as UDP does not
+        self.there = True
+        self.obeys = True
+        self.acts = self.may_begin = True
+        self.journal: list[Entry] = []
+        self.taken = Taken()
+        self._answer: UplinkReport | None = None
+        self._bytes = dict.fromkeys(("eth0", "tap1", "tap2", "tap3"), 0.0)
+        report = SloReport(SloOptions(), self, clock=lambda: self.now)
+        self.throttle = UplinkThrottle(options or BalmOptions(), 0.3, self, self._counted, report)
+        self.throttle.watch({"lc": ("tap1",), "be1": ("tap2",), "be2": ("tap3",)})
+
+    # -- what it is to the throttle --
+
+    def order(self, limits: Mapping[str, int]) -> None:
+        self.orders.append(limits.get("eth0"))
+        if not self.there:
+            return
+        self.limit = limits.get("eth0") if self.obeys else None
+        taps = {"tap1": Tier.LC, "tap2": Tier.BE, "tap3": Tier.BE}
+        in_force = {} if self.limit is None else {"eth0": self.limit}
+        self._answer = UplinkReport({"eth0": SPEED}, taps, in_force)
+
+    def answer(self) -> UplinkReport | None:
+        answer, self._answer = self._answer, None
+        return answer
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def write(self, entry: Entry) -> None:
+        self.journal.append(entry)
+
+    # -- what it is --
+
+    @property
+    def best_effort(self) -> float:
+        """What the best-effort servers send, Mbit/s."""
+        return min(sum(self.demand.values()), SPEED if self.limit is None else self.limit)
+
+    @property
+    def ratio(self) -> float:
+        """Latency over objective."""
+        if self.always is not None:
+            return self.always
+        return 10.0 if self.best_effort + URGENT_MBPS >= self.full * SPEED else 0.5
+
+    @property
+    def spent_s(self) -> float:
+        return 300.0 * self.throttle.state.taken.spent("lc", self.now)
+
+    def run(self, seconds: float) -> "Uplink":
+        for _ in range(round(seconds / STEP_S)):
+            self.now = round(self.now + STEP_S, 6)
+            self._send()
+            fresh = self.now > self.throttle.state.judge_from_s
+            above = 1000 if self.ratio > 1.0 else 0
+            reading = LatencyReading(self.ratio * SLO_US if fresh else None, 1000, above, 0.0)
+            lc = LcServer("lc", frozenset({0}), SLO_US, reading)
+            bes = tuple(BeServer(uuid, frozenset({0}), {0: 1.0}, {0: 1.0}) for uuid in self.demand)
+            self.throttle.turn(
+                SloView((lc,), bes, (0,)),
+                self.taken,
+                self.now,
+                may_begin=self.may_begin,
+                acts=self.acts,
+            )
+        return self
+
+    def _send(self) -> None:
+        total = sum(self.demand.values()) or 1.0
+        rates = {"tap1": URGENT_MBPS}
+        for tap, wanted in zip(("tap2", "tap3"), self.demand.values(), strict=True):
+            rates[tap] = wanted if self.is_stubborn else self.best_effort * wanted / total
+        rates["eth0"] = min(SPEED, self.best_effort + URGENT_MBPS + self.others)
+        for device, mbps in rates.items():
+            self._bytes[device] += mbps * STEP_S * 1e6 / 8
+
+    def _counted(self, device: str) -> TrafficBytes | None:
+        """What servers send the kernel receives at their taps, and sends by the uplink."""
+        count = round(self._bytes[device])
+        return TrafficBytes(0, count) if device == "eth0" else TrafficBytes(count, 0)
+
+
+@pytest.fixture
+def uplink() -> Uplink:
+    return Uplink()
+
+
+def test_a_flood_is_held_to_what_keeps_the_objective_and_to_no_less(uplink: Uplink) -> None:
+    uplink.run(3.0)
+    assert uplink.limit == 70 or uplink.ratio < 1.0, "at once to what is best-effort servers' own"
+    uplink.run(30.0)
+    assert uplink.limit == 90
+    assert uplink.ratio < 1.0
+    done = [entry for entry in uplink.journal if entry.action == "uplink" and entry.server]
+    assert {entry.server for entry in done} == {"be1", "be2"}, "one class"
+    assert done[0].what["uplink"] == "eth0"
+    assert done[0].measured["sent_mbps"] == pytest.approx(100, abs=1)
+    shown = {(name, *labels): value for name, labels, value in uplink.throttle.samples()}
+    assert shown["numa_ext_uplink_limit_mbps", "eth0"] == 90
+    assert shown["numa_ext_uplink_sent_mbps", "eth0", "best_effort"] == pytest.approx(90, abs=1)
+    assert sum(value for (name, *_), value in shown.items() if name.endswith("phase")) == 1
+
+
+def test_what_is_best_effort_servers_own_is_taken_for_nothing(uplink: Uplink) -> None:
+    """Held to 70 % of the uplink: the rest is [lanes]strict_cap."""
+    uplink.full = 0.82
+    uplink.run(60.0)
+    assert uplink.limit == 70
+    before = uplink.spent_s
+    uplink.run(60.0)
+    assert uplink.limit == 70
+    assert uplink.spent_s <= before
+
+
+def test_what_goes_below_is_charged_and_ends_with_the_account() -> None:
+    uplink = Uplink(replace(BalmOptions(), budget_s_per_hour=10.0))
+    uplink.full = 0.52
+    uplink.run(20.0)
+    assert uplink.limit is not None and uplink.limit <= 40
+    uplink.run(120.0)
+    assert uplink.limit is not None and uplink.limit >= 70, "it still gets what is its own"
+    assert [entry.server for entry in uplink.journal if entry.action == "account_spent"] == ["lc"]
+
+
+def test_who_does_not_slow_down_is_charged_by_what_goes_through(uplink: Uplink) -> None:
+    """What a flood sends into its tap is not what it had: no more than the uplink takes, and the limit."""
+    uplink.is_stubborn, uplink.full = True, 0.52
+    uplink.run(10.0)
+    spent = uplink.spent_s
+    uplink.run(60.0)
+    assert uplink.limit == 40
+    assert 10.0 <= uplink.spent_s - spent <= 40.0, "30 of 100, for a minute, less what it grew back"
+
+
+def test_an_account_is_one_whatever_is_taken(uplink: Uplink) -> None:
+    uplink.full = 0.52
+    uplink.taken = Taken(full_s={"lc": uplink.now + 2 * HOUR_S})
+    uplink.run(30.0)
+    assert uplink.limit is None or uplink.limit >= 70, "memory has spent it"
+
+
+def test_no_server_is_held_below_its_floor_for_an_hour() -> None:
+    uplink = Uplink(replace(BalmOptions(), be_floor_percent=90.0))
+    uplink.full = 0.02
+    limits = []
+    for _ in range(90):
+        uplink.run(10.0)
+        limits.append(100 if uplink.limit is None else uplink.limit)
+    assert sum(limits) / len(limits) >= 60
+    assert any(entry.action in {"floor", "uplink_in_vain"} for entry in uplink.journal)
+
+
+def test_when_nothing_helps_all_is_given_back_and_memory_may_try(uplink: Uplink) -> None:
+    uplink.always = 3.0
+    uplink.run(200.0)
+    assert uplink.limit is None
+    assert not uplink.throttle.at_work
+    assert "uplink_in_vain" in {entry.action for entry in uplink.journal}
+    count = len([limit for limit in uplink.orders if limit is not None])
+    uplink.run(100.0)
+    assert len([limit for limit in uplink.orders if limit is not None]) == count
+
+
+def test_a_throttle_falls_when_the_flood_is_over(uplink: Uplink) -> None:
+    uplink.run(30.0)
+    uplink.demand = {"be1": 10.0, "be2": 0.0}
+    uplink.run(120.0)
+    assert uplink.limit is None
+
+
+@pytest.mark.parametrize("why", ["idle", "others", "memory"])
+def test_a_violation_that_the_uplink_does_not_explain_is_no_turn_of_it(
+    uplink: Uplink, why: str
+) -> None:
+    uplink.always = 3.0
+    if why == "idle":
+        uplink.demand = {"be1": 3.0, "be2": 3.0}
+    elif why == "others":
+        uplink.demand = {"be1": 20.0, "be2": 10.0}
+        uplink.others = 60.0
+    else:
+        uplink.may_begin = False
+    uplink.run(20.0)
+    assert set(uplink.orders) == {None}
+    assert uplink.journal == []
+
+
+def test_an_observer_orders_nothing_and_says_what_it_would(uplink: Uplink) -> None:
+    uplink.acts = False
+    uplink.run(90.0)
+    assert set(uplink.orders) == {None}
+    foreseen = [entry for entry in uplink.journal if entry.server == "be1"]
+    assert {entry.result for entry in uplink.journal} == {Result.WOULD}
+    assert 1 <= len(foreseen) <= 2, "once a minute"
+    assert foreseen[0].what["best_effort_mbps"] < SPEED
+
+
+def test_a_unit_that_is_gone_ends_what_was_tried(uplink: Uplink) -> None:
+    uplink.run(3.0)
+    assert uplink.limit is not None
+    uplink.there = False
+    uplink.run(10.0)
+    assert uplink.throttle.state.targets == {}
+    assert list(uplink.throttle.samples()) == []
+    uplink.there, uplink.limit = True, None
+    uplink.run(30.0)
+    assert uplink.limit == 90, "another one is found"
+
+
+def test_a_unit_that_cannot_limit_costs_nothing(uplink: Uplink) -> None:
+    """Its nft refuses: what is in force is what it says, not what was ordered."""
+    uplink.obeys = False
+    uplink.run(60.0)
+    assert uplink.spent_s == 0.0
+
+
+def test_orders_are_repeated_while_they_hold_and_end_with_the_agent(uplink: Uplink) -> None:
+    uplink.run(40.0)
+    uplink.orders.clear()
+    uplink.run(5.0)
+    assert len(uplink.orders) >= 4, "each lapses by itself"
+    uplink.throttle.close()
+    assert uplink.orders[-1] is None

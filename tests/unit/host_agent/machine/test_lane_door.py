@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent and the unit of lanes say to each other: nobody waits, and nobody else is heard."""
+
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from host_agent.machine.lane_door import LaneDoor, LaneDoorCaller
+from host_agent.model.lanes import UplinkReport
+from placement_traits.names import Tier
+
+REPORT = UplinkReport(
+    {"eth0": 10_000}, {"tap1": Tier.LC, "tap2": Tier.BE, "tap3": None}, {"eth0": 700}
+)
+
+
+class Taken:
+    """Orders as the unit gets them."""
+
+    def __init__(self) -> None:
+        self.orders: list[Mapping[str, int]] = []
+
+    def __call__(self, limits: Mapping[str, int]) -> UplinkReport:
+        self.orders.append(limits)
+        return REPORT
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "lanes.sock"
+
+
+@pytest.fixture
+def caller(path: Path) -> Iterator[LaneDoorCaller]:
+    made = LaneDoorCaller(path)
+    yield made
+    made.close()
+
+
+def test_an_order_is_answered_with_what_is_in_force(path: Path, caller: LaneDoorCaller) -> None:
+    taken = Taken()
+    with LaneDoor(path) as door:
+        assert caller.answer() is None
+        for limits in ({"eth0": 700}, {}, {"eth0": 40}):
+            caller.order(limits)
+        door.serve(taken)
+        assert taken.orders == [{"eth0": 40}], "only the last one counts"
+        assert caller.answer() == REPORT
+        assert caller.answer() is None
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert not path.exists()
+
+
+def test_a_caller_that_finds_nobody_goes_on_and_finds_the_next_one(
+    path: Path, caller: LaneDoorCaller
+) -> None:
+    taken = Taken()
+    for _ in range(2):
+        caller.order({"a": 1})
+        assert caller.answer() is None
+        with LaneDoor(path) as door:
+            caller.order({"a": 2})
+            caller.order({"a": 2})
+            door.serve(taken)
+            assert caller.answer() == REPORT
+    assert taken.orders == [{"a": 2}] * 2
+
+
+def test_what_an_earlier_start_has_left_is_removed(path: Path, caller: LaneDoorCaller) -> None:
+    left = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    left.bind(str(path))
+    left.close()
+    taken = Taken()
+    with LaneDoor(path) as door:
+        caller.order({})
+        door.serve(taken)
+    assert taken.orders == [{}]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"{}",
+        b'{"limits": []}',
+        b"[" * 60_000,
+        b'{"limits": {"a": 0}}',
+        b'{"limits": {"a": -5}}',
+        b'{"limits": {"a": true}}',
+        b'{"limits": {"a": 1e9}}',
+        b'{"limits": {"a": 99999999999}}',
+        b'{"limits": {"a": "70; delete table"}}',
+    ],
+)
+def test_an_order_that_is_none_is_not_taken(path: Path, data: bytes) -> None:
+    taken = Taken()
+    with LaneDoor(path) as door, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(data, str(path))
+        door.serve(taken)
+    assert taken.orders == []
+
+
+def test_an_answer_that_is_none_is_not_used(path: Path, caller: LaneDoorCaller) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as unit:
+        unit.bind(str(path))
+        caller.order({})
+        _, sender = unit.recvfrom(100)
+        for data in (b"{}", b'{"uplinks": {"a": 0}, "taps": {}, "limits": {}}'):
+            unit.sendto(data, sender)
+            assert caller.answer() is None
+        unit.sendto(b'{"uplinks": {}, "taps": {"t": "xx"}, "limits": {}}', sender)
+        assert caller.answer() is None
+        unit.sendto(b'{"uplinks": {}, "taps": {}, "limits": {}}', sender)
+        assert caller.answer() == UplinkReport()
+
+
+def test_nobody_but_the_unit_can_answer(path: Path, caller: LaneDoorCaller) -> None:
+    """Its own name is one that any process of the host could guess."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as unit:
+        unit.bind(str(path))
+        caller.order({})
+        _, sender = unit.recvfrom(100)
+        assert sender[:1] == b"\0", "a name of the kernel's choice"
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other,
+            pytest.raises(PermissionError),
+        ):
+            other.sendto(b"{}", sender)
