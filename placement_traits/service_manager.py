@@ -3,11 +3,13 @@
 
 The protocol is sd_notify's (:mod:`placement_traits.notify`). ``READY=1`` comes after the first finished round,
 ``WATCHDOG=1`` after each: a round that hangs is followed by none, and the service manager ends a service that finishes
-no round within ``WatchdogSec``. ``STOPPING=1`` comes when the service shuts down. What the agent applies between two
-rounds, up to fifty times a second, counts as a round, and is reported once a second.
+no round within ``WatchdogSec``. ``STOPPING=1`` comes when the service shuts down, and nothing after it, though a round
+may still end. What the agent applies between two rounds, up to fifty times a second, counts as a round, and is reported
+once a second.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, MutableMapping
 from math import inf
@@ -32,6 +34,8 @@ class ServiceManager:
         self._clock = clock
         self._reported_s = -inf
         self._problem = ""
+        self._stopping = False
+        self._lock = threading.Lock()
 
     @classmethod
     def of(cls, environment: MutableMapping[str, str]) -> "ServiceManager":
@@ -40,18 +44,21 @@ class ServiceManager:
 
     def on_round(self, done: object = None) -> None:
         """Take note of a finished round."""
-        now, first = self._clock(), self._reported_s == -inf
-        if now - self._reported_s < _EVERY_S:
-            return
-        self._reported_s = now
-        self._send(*((notify.READY,) if first else ()), notify.WATCHDOG)
+        with self._lock:
+            now, first = self._clock(), self._reported_s == -inf
+            if now - self._reported_s < _EVERY_S:
+                return
+            self._reported_s = now
+            self._send(*((notify.READY,) if first else ()), notify.WATCHDOG)
 
     def stopping(self) -> None:
-        """Report that the service shuts down."""
-        self._send(notify.STOPPING)
+        """Report that the service shuts down; another thread may be in the middle of a round."""
+        with self._lock:
+            self._send(notify.STOPPING)
+            self._stopping = True
 
     def _send(self, *states: str) -> None:
-        if self._sender is None:
+        if self._sender is None or self._stopping:
             return
         problem = ""
         try:

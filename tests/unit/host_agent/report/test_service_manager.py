@@ -67,6 +67,15 @@ def test_ready_comes_once_and_the_watchdog_hears_of_each_finished_round(
     assert receiver.received() == ["READY=1\nWATCHDOG=1", "WATCHDOG=1", "STOPPING=1"]
 
 
+def test_a_round_that_ends_while_the_service_stops_is_not_reported(
+    manager: ServiceManager, receiver: Receiver
+) -> None:
+    manager.on_round(ROUND)
+    manager.stopping()
+    manager.on_round(ROUND)
+    assert receiver.received() == ["READY=1\nWATCHDOG=1", "STOPPING=1"]
+
+
 def test_what_is_applied_between_two_rounds_is_reported_once_a_second(
     receiver: Receiver, tmp_path: Path
 ) -> None:
