@@ -12,14 +12,15 @@
 * Counters: real ones, though not of the hardware; what they show is made up (:mod:`benchmarks.agent_counters`).
 * An old kernel (mode ``old_kernel``, otherwise as ``idle``): 2,000 real processes that are no servers, and files in
   place of kthreadd's children, with two vhost workers a server, whose part some of these processes take.
-* Topology: sysfs files written from a preset. Affinities and pages per node are remembered instead of set, because
-  this machine has other CPUs and nodes.
+* Topology: sysfs files written from a preset; how much memory is free changes all the time. Affinities and pages per
+  node are remembered instead of set, because this machine has other CPUs and nodes.
 """
 
 import argparse
 import json
 import multiprocessing
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -62,6 +63,8 @@ _DEDICATED_EVERY = 4  # each fourth core belongs to nova's dedicated set
 _LC_MAX = 10  # fewer than the machine has classes of service
 _LOCAL_MBPS = 40_000.0
 _PATIENCE_S = 60.0
+_COMES_AND_GOES_MB = (-512, 512)
+_CHANGES_S = 0.25
 
 
 def split_cores(topology: HostTopology) -> tuple[list[Core], list[int]]:
@@ -123,11 +126,33 @@ def sysfs(topology: HostTopology) -> dict[str, Any]:
         tree["node"][f"node{node.id}"] = {
             "cpulist": cpus.text(mine),
             "distance": " ".join(map(str, topology.distances[position])),
-            "meminfo": f"Node {node.id} MemTotal: {total * 1024} kB\n"
-            f"Node {node.id} MemFree: {total * 512} kB\nNode {node.id} Inactive(file): 0 kB\n",
+            "meminfo": _meminfo(node.id, total, total // 2),
             **{f"cpu{cpu}": [f"../../cpu/cpu{cpu}"] for cpu in mine},
         }
     return {"devices": {"system": tree}}
+
+
+def _meminfo(node: int, total_mb: int, free_mb: int) -> str:
+    amounts = {"MemTotal": total_mb, "MemFree": free_mb, "Inactive(file)": 0}
+    return "".join(f"Node {node} {name}: {mb * 1024} kB\n" for name, mb in amounts.items())
+
+
+def change_free_memory(topology: HostTopology, folder: Path) -> None:
+    """Change how much memory is free on each node four times a second, for ever: what the host itself uses comes and
+    goes.
+
+    :param folder: stands for ``/sys/devices/system/node``
+    """
+    drawn = random.Random(0)
+    while True:
+        for node in topology.nodes:
+            total = node.memory_mb or 0
+            new = folder / f"node{node.id}" / "meminfo.new"
+            new.write_text(
+                _meminfo(node.id, total, total // 2 + drawn.randint(*_COMES_AND_GOES_MB))
+            )
+            new.rename(new.with_name("meminfo"))
+        time.sleep(_CHANGES_S)
 
 
 @contextmanager
@@ -283,6 +308,12 @@ def main() -> int:
             write_kernel_threads(pids, workers, folder)
         start_resctrl(topology, [*pids, *workers], folder / "resctrl")
         write_files(topology, made, port, folder)
+        nodes = folder / "sys" / "devices" / "system" / "node"
+        used = multiprocessing.Process(
+            target=change_free_memory, args=(topology, nodes), daemon=True
+        )
+        used.start()
+        ends.callback(used.kill)
         agent = [sys.executable, "-m", "benchmarks.agent_process", name, str(given.seconds)]
         return subprocess.run(agent, check=False).returncode
 
