@@ -19,6 +19,7 @@ from host_agent.control import home_nodes_store
 from host_agent.control.pipeline import Refiners
 from host_agent.control.rollout import Rollout
 from host_agent.decide.cores.placement import decide
+from host_agent.decide.cores.standing import Standing, standing
 from host_agent.machine.libvirt import AgentEndsError, DomainSource
 from host_agent.model.assignment import Decision, Observation
 from host_agent.model.round import Round
@@ -132,6 +133,7 @@ class Agent:
         self._kept = self._home_nodes
         self._writer = BestEffortWriter("state", files.lost)
         self._libvirt_lost = False
+        self._standing: Standing | None = None
         self._coarse: Decision | None = None
         self._touched: frozenset[str] = frozenset()
         self._listener_problems: dict[str, str] = {}
@@ -156,7 +158,7 @@ class Agent:
                         observation, seconds=seconds, paused=True, listed=listed, modes=self._modes
                     )
                 )
-            decided = self._decide(observation)
+            decided = self._decide(observation, full=full)
             coarse = decided.without(self._rollout.left_out(decided, observation, self._modes))
             self._refiners.new_round()
             done = self._apply(coarse, observation, started)
@@ -183,18 +185,28 @@ class Agent:
             observation = self._observer.again(self._touched)
             return self._apply(self._coarse, observation, started)
 
-    def _decide(self, observation: Observation) -> Decision:
+    def _decide(self, observation: Observation, *, full: bool) -> Decision:
+        kept = self._standing
+        if kept and not full and kept.holds(observation, self._options.memory.margin_mb):
+            decision = kept.decision
+        else:
+            decision = self._decide_again(observation)
+        # Before it is carried out: after a crash in the middle the same ones are chosen again.
+        self._keep(self._home_nodes)
+        if self._write:
+            own_threads.stay_on(own_threads.quiet_cpus(observation, self._own_cpus))
+        return decision
+
+    def _decide_again(self, observation: Observation) -> Decision:
         decision = decide(observation, self._home_nodes, self._options)
         home_nodes = {
             assignment.uuid: assignment.nodes
             for assignment in decision.assignments
             if not assignment.bound
         }
-        # Before it is carried out: after a crash in the middle the same ones are chosen again.
-        self._keep(home_nodes)
+        at_rest = home_nodes == self._home_nodes
+        self._standing = standing(observation, decision) if at_rest else None
         self._home_nodes = home_nodes
-        if self._write:
-            own_threads.stay_on(own_threads.quiet_cpus(observation, self._own_cpus))
         return decision
 
     def _apply(self, coarse: Decision, observation: Observation, started: float) -> Round:

@@ -183,8 +183,8 @@ class Decision:
 
     def without(self, servers: Container[str]) -> "Decision":
         """Return it without some servers: they stay as they are."""
-        kept = (found for found in self.assignments if found.uuid not in servers)
-        return replace(self, assignments=tuple(kept))
+        kept = tuple(found for found in self.assignments if found.uuid not in servers)
+        return self if len(kept) == len(self.assignments) else replace(self, assignments=kept)
 
 
 @dataclass(frozen=True, slots=True)

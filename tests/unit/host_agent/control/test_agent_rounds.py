@@ -30,8 +30,10 @@ from host_agent.control import home_nodes_store, rollout_store
 from host_agent.control.agent import Agent, AgentFiles, Listener, Listeners, Stages
 from host_agent.control.rollout import Rollout
 from host_agent.control.takeover import Takeover
+from host_agent.decide.cores import placement
 from host_agent.machine.libvirt import AgentEndsError, ListedDomain
 from host_agent.machine.privileged.seam import read_only
+from host_agent.model.assignment import Decision, Observation
 from host_agent.model.journal import Entry, Result
 from host_agent.model.partition import PartitionReport, Write, WriteKind
 from host_agent.model.process import MoveReport, RamRange
@@ -241,6 +243,40 @@ def test_servers_spread_over_quiet_nodes(bench: Bench) -> None:
     bench.round()
     where = sorted(bench.host.vcpu_cpus(server)[0] for server in servers)
     assert where == ["0", "2", "4", "6"]
+
+
+@pytest.fixture
+def decided(monkeypatch: pytest.MonkeyPatch) -> list[Observation]:
+    """The looks that decisions were made for."""
+    made: list[Observation] = []
+
+    def decide(observation: Observation, *more: Any) -> Decision:
+        made.append(observation)
+        return placement.decide(observation, *more)
+
+    monkeypatch.setattr("host_agent.control.agent.decide", decide)
+    return made
+
+
+def test_a_round_that_finds_nothing_new_makes_no_new_decision(
+    bench: Bench, decided: list[Observation]
+) -> None:
+    bench.host.boot(be())
+    for _ in range(3):
+        bench.round(full=False)
+    settled = len(decided)
+    for node in range(4):
+        bench.free_mb(node, 1500)
+    for _ in range(3):
+        bench.round(full=False)
+    assert len(decided) == settled
+    bench.round(full=True)
+    assert len(decided) == settled + 1
+    bench.free_mb(0, bench.options.memory.margin_mb)
+    bench.round(full=False)
+    bench.host.boot(be("next"))
+    bench.round(full=False)
+    assert len(decided) == settled + 3
 
 
 def test_a_server_larger_than_a_node_gets_the_nearest_two(bench: Bench) -> None:
