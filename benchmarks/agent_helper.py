@@ -28,6 +28,7 @@ from host_agent.machine.privileged.kernel_threads import KernelThreads
 from host_agent.machine.privileged.operations import HostOperations
 from host_agent.model.process import (
     CountReport,
+    Look,
     MoveLimits,
     MoveReport,
     Pin,
@@ -114,14 +115,21 @@ class RememberingOperations(HostOperations):
         return found._replace(bound=tuple(known.shares) if known.bound else (), resident_kb=dealt)
 
     def look(
-        self, uuid: str, ranges: Sequence[tuple[int, int]], pages: int
-    ) -> tuple[Process, tuple[tuple[int, int], ...]]:
-        """Look up process and pages; these are dealt to the remembered nodes."""
-        read, found = super().look(uuid, ranges, pages)
-        total = sum(count for _, count in found)
+        self, servers: Sequence[tuple[str, Sequence[tuple[int, int]]]], pages: int
+    ) -> tuple[Look, ...]:
+        """Look up processes and pages; these are dealt to the remembered nodes."""
+        looks = super().look(servers, pages)
+        return tuple(
+            self._seen(uuid, look) for (uuid, _), look in zip(servers, looks, strict=False)
+        )
+
+    def _seen(self, uuid: str, look: Look) -> Look:
+        if look.process is None:
+            return look
+        total = sum(count for _, count in look.pages)
         shares = self._known[uuid].shares
         dealt = tuple(sorted((node, round(total * part)) for node, part in shares.items()))
-        return self._remembered(uuid, read), dealt
+        return Look(self._remembered(uuid, look.process), dealt)
 
     def pin(self, uuid: str, pins: Sequence[Pin]) -> tuple[PinFailure, ...]:
         """Remember the CPUs."""

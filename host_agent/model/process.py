@@ -5,7 +5,7 @@ Never page lists: the helper gets ranges and shares and makes the lists itself.
 """
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class Role(StrEnum):
@@ -154,6 +154,23 @@ class QuotaReport(NamedTuple):
 
     writes: tuple[str, ...]
     problems: tuple[tuple[str, str], ...]
+
+
+LOOKED_AT_ONCE: Final = 16
+"""Servers that one look is at: more make it no cheaper, and a helper that is asked to end has to wait for it."""
+
+
+class Look(NamedTuple):
+    """One server as a quick look sees it.
+
+    :param process: its process and threads, None where it cannot be read
+    :param pages: node -> resident pages of the sample, as pairs; ranges of another process than that say nothing
+    :param problem: why it cannot be read, "" where it can
+    """
+
+    process: Process | None = None
+    pages: tuple[tuple[int, int], ...] = ()
+    problem: str = ""
 
 
 class ThreadCount(NamedTuple):

@@ -16,10 +16,10 @@ from host_agent.machine.libvirt import DomainSource, ListedDomain
 from host_agent.machine.privileged.api import Privileged
 from host_agent.model.assignment import Guest, Observation
 from host_agent.model.pages import SAMPLE_MIN, ram_shares, sample_agrees
-from host_agent.model.process import Process, RamRange
+from host_agent.model.process import LOOKED_AT_ONCE, Look, Process, RamRange
 from host_agent.model.workload import Activity, Unmanaged, Workload, parse
 from host_agent.observe.machine_files import MachineFiles
-from placement_traits.errors import NumaExtError
+from placement_traits.errors import InvalidValueError, NumaExtError, ServiceUnavailableError
 from placement_traits.topology import HostTopology
 
 LOG = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Observer:
     :param machine: topology, free memory and devices
     :param scope: which servers it looks at
     :param sample_pages: pages looked up per memory range in a cheap look
-    :param progress: called before each server
+    :param progress: called before each look, at some servers at once, and before each walk over page tables
     """
 
     def __init__(
@@ -108,11 +108,11 @@ class Observer:
             self._list()
         topology = self._machine.topology(full=full)
         denied = self._scope.denied()
-        guests = (
-            self._guest(workload.denied if workload.uuid in denied else workload, full=full)
+        workloads = [
+            workload.denied if workload.uuid in denied else workload
             for workload in self._workloads.values()
-        )
-        return self._seen_now(topology, tuple(guests))
+        ]
+        return self._seen_now(topology, self._guests(workloads, full=full))
 
     def again(self, changed: Collection[str]) -> Observation:
         """Look again, cheaply, at some servers only; the others are as they were seen last.
@@ -120,11 +120,10 @@ class Observer:
         :param changed: their UUIDs
         """
         last = self._last or self.observe(full=False, relist=False)
-        guests = (
-            self._guest(guest.workload, full=False) if guest.uuid in changed else guest
-            for guest in last.guests
-        )
-        return self._seen_now(last.topology, tuple(guests))
+        workloads = [guest.workload for guest in last.guests if guest.uuid in changed]
+        seen = {guest.uuid: guest for guest in self._guests(workloads, full=False)}
+        guests = tuple(seen.get(guest.uuid, guest) for guest in last.guests)
+        return self._seen_now(last.topology, guests)
 
     def _seen_now(self, topology: HostTopology, guests: tuple[Guest, ...]) -> Observation:
         free = {node: self._machine.free_mb(node) for node in topology.node_ids}
@@ -186,26 +185,65 @@ class Observer:
             self._warned[uuid] = sentence
             LOG.warning("%s", sentence)
 
-    def _guest(self, workload: Workload, *, full: bool) -> Guest:
-        gpus = {address: self._machine.node_of(address) for address in workload.domain.pci_devices}
-        # A bound server counts even when it is left alone: what nova promised it and it has not touched is not free.
+    def _guests(self, workloads: Sequence[Workload], *, full: bool) -> tuple[Guest, ...]:
+        looks = self._looks([workload for workload in workloads if self._read(workload)])
+        return tuple(self._guest(found, looks.get(found.uuid), full=full) for found in workloads)
+
+    def _read(self, workload: Workload) -> bool:
+        """Tell whether a server's process is read.
+
+        A bound one counts even when it is left alone: what nova promised it and it has not touched is not free.
+        """
         bound = bool(workload.domain.cells)
-        if workload.request is None and not bound and not self._scope.read_all:
-            return Guest(workload, gpus=gpus)
-        uuid = workload.uuid
+        return workload.request is not None or bound or self._scope.read_all
+
+    def _looks(self, workloads: Sequence[Workload]) -> dict[str, Look]:
+        found: dict[str, Look] = {}
+        while left := workloads[len(found) :]:
+            some = left[:LOOKED_AT_ONCE]
+            self._progress()
+            try:
+                found |= self._look(some)
+            except ServiceUnavailableError as error:  # the others would wait for it as long
+                return found | {workload.uuid: Look(problem=str(error)) for workload in left}
+            except (NumaExtError, OSError):
+                for workload in some:
+                    found |= self._look_alone(workload)
+        return found
+
+    def _look_alone(self, workload: Workload) -> dict[str, Look]:
+        """Look at one of some that cannot be looked at together."""
         self._progress()
         try:
-            acted_on = workload.request and workload.activity is Activity.RUNNING
-            known = self._memory.get(uuid) if acted_on else None
-            ranges = _ranges(known.ram) if known else []
-            process, pages = self._privileged.look(uuid, ranges, self._sample_pages)
-            memory, fresh = self._ram(uuid, process, dict(pages), full=full)
-            sampled = {} if fresh else _shares(dict(pages))
+            return self._look([workload])
+        except (NumaExtError, OSError) as error:
+            return {workload.uuid: Look(problem=str(error))}
+
+    def _look(self, workloads: Sequence[Workload]) -> dict[str, Look]:
+        """Return the looks at the first of some servers, at one at least."""
+        asked = [(workload.uuid, self._known_ranges(workload)) for workload in workloads]
+        looks = self._privileged.look(asked, self._sample_pages)
+        if not 1 <= len(looks) <= len(asked):
+            raise InvalidValueError("looks of the helper", len(looks), f"1 to {len(asked)}")
+        return {uuid: look for (uuid, _), look in zip(asked, looks, strict=False)}
+
+    def _known_ranges(self, workload: Workload) -> list[tuple[int, int]]:
+        acted_on = workload.request and workload.activity is Activity.RUNNING
+        known = self._memory.get(workload.uuid) if acted_on else None
+        return _ranges(known.ram) if known else []
+
+    def _guest(self, workload: Workload, look: Look | None, *, full: bool) -> Guest:
+        gpus = {address: self._machine.node_of(address) for address in workload.domain.pci_devices}
+        if look is None or look.process is None:
+            return Guest(workload, problem=look.problem if look else "", gpus=gpus)
+        try:
+            memory, fresh = self._ram(workload.uuid, look.process, dict(look.pages), full=full)
         except (NumaExtError, OSError) as error:
             return Guest(workload, problem=str(error), gpus=gpus)
+        sampled = {} if fresh else _shares(dict(look.pages))
         age = self._clock() - memory.at
         problem = "" if memory.ram else _NO_RAM
-        return Guest(workload, process, memory.ram, age, sampled, problem, gpus)
+        return Guest(workload, look.process, memory.ram, age, sampled, problem, gpus)
 
     def _ram(
         self, uuid: str, process: Process, pages: Mapping[int, int], *, full: bool
@@ -221,6 +259,7 @@ class Observer:
         if known and not full and sample_agrees(pages, ram_shares(known.ram)):
             self._memory[uuid] = replace(known, reported=False)
             return known, True
+        self._progress()
         ram = self._privileged.guest_ram(uuid)
         memory = _Memory(process.pid, process.started, ram, self._clock())
         if known and _ranges(known.ram) == _ranges(ram):

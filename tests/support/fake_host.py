@@ -21,6 +21,7 @@ from host_agent.model.partition import (
 from host_agent.model.process import (
     CountReport,
     GroupLevel,
+    Look,
     MoveLimits,
     MoveReport,
     Pin,
@@ -182,11 +183,17 @@ class FakeHost:
         return _ram(self._find(uuid))
 
     def look(
-        self, uuid: str, ranges: Sequence[tuple[int, int]], pages: int
-    ) -> tuple[Process, tuple[tuple[int, int], ...]]:
-        process = self.process(uuid)
+        self, servers: Sequence[tuple[str, Sequence[tuple[int, int]]]], pages: int
+    ) -> tuple[Look, ...]:
+        return tuple(self._looked_at(uuid, bool(ranges)) for uuid, ranges in servers)
+
+    def _looked_at(self, uuid: str, sampled: bool) -> Look:
+        try:
+            process = self.process(uuid)
+        except (NumaExtError, OSError) as error:
+            return Look(problem=str(error))
         found = self._find(uuid).memory_kb if self.sampled is None else self.sampled
-        return process, tuple(sorted(found.items())) if ranges else ()
+        return Look(process, tuple(sorted(found.items())) if sampled else ())
 
     def pin(self, uuid: str, pins: Sequence[Pin]) -> tuple[PinFailure, ...]:
         found = self._find(uuid)

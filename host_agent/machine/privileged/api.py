@@ -8,6 +8,7 @@ from host_agent.model.partition import Joined, RdtChange, RdtState
 from host_agent.model.process import (
     CountReport,
     GroupLevel,
+    Look,
     MoveLimits,
     MoveReport,
     Pin,
@@ -29,9 +30,9 @@ class Privileged(Protocol):
         """Full pass over guest memory."""
 
     def look(
-        self, uuid: str, ranges: Sequence[tuple[int, int]], pages: int
-    ) -> tuple[Process, tuple[tuple[int, int], ...]]:
-        """Process and threads of a domain, and sampled residency."""
+        self, servers: Sequence[tuple[str, Sequence[tuple[int, int]]]], pages: int
+    ) -> tuple[Look, ...]:
+        """Process and threads of some domains, and sampled residency; of the first, and of as many as are quick."""
 
     def pin(self, uuid: str, pins: Sequence[Pin]) -> tuple[PinFailure, ...]:
         """Set affinities."""

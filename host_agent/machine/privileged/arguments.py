@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from host_agent.machine.privileged import libvirt_state
 from host_agent.machine.privileged.syscalls import PAGE
+from host_agent.model.process import LOOKED_AT_ONCE
 from host_agent.model.rdt import GROUP_PREFIX, ROOT_GROUP
 from placement_traits.errors import InvalidValueError
 
@@ -200,7 +201,10 @@ _LIMITS = fields(
 BOUNDS: Final[Mapping[str, tuple[Check, ...]]] = {
     "process": (_UUID,),
     "guest_ram": (_UUID,),
-    "look": (_UUID, many(_range, _RANGES_MAX), number(1, _PAGES_MAX)),
+    "look": (
+        many(record(_UUID, many(_range, _RANGES_MAX)), LOOKED_AT_ONCE),
+        number(1, _PAGES_MAX),
+    ),
     "pin": (_UUID, both(many(fields(tid=_TID, cpus=_cpu_list), _THREADS_MAX), _few_cpus)),
     "move_memory": (
         _UUID,

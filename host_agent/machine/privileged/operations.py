@@ -31,6 +31,7 @@ from host_agent.model import cpus
 from host_agent.model.pages import ram_shares, sample_agrees
 from host_agent.model.process import (
     CountReport,
+    Look,
     MoveLimits,
     MoveReport,
     Pin,
@@ -51,6 +52,7 @@ _SERVERS_MAX: Final = 1024  # whose samples and sweeps are remembered; a sample 
 _SAMPLE_PAGES: Final = (
     512  # by which it is seen whether pages are still where a sweep has left them
 )
+_LOOKS_S: Final = 1.0
 # After that page tables are walked again: the kernel may have made huge pages, which are moved by one address each.
 _LEFT_S: Final = 60.0
 
@@ -143,22 +145,35 @@ class HostOperations(RdtOperations):
 
     @reads
     def look(
-        self, uuid: str, ranges: Sequence[tuple[int, int]], pages: int
-    ) -> tuple[Process, tuple[tuple[int, int], ...]]:
-        """Return process and threads of a domain, and where some pages of each range are.
+        self, servers: Sequence[tuple[str, Sequence[tuple[int, int]]]], pages: int
+    ) -> tuple[Look, ...]:
+        """Return process and threads of some domains, and where some pages of each range are.
 
-        One call for what each round asks of each server: the process is found and held once for both.
+        One call for what each round asks of each server: the process is found and held once for both, and to wake this
+        process costs as much as half a look.
 
-        :param pages: at most so many of all ranges together, by their size, spread evenly with a random offset in each
-            stretch
-        :returns: the process, and node -> resident pages found, as pairs; ranges of another process than that say
-            nothing
-        :raises ProcessGoneError: it has no process
+        :param servers: UUIDs with ranges, at most :data:`~host_agent.model.process.LOOKED_AT_ONCE`
+        :param pages: of each server at most so many of all its ranges together, by their size, spread evenly with a
+            random offset in each stretch
+        :returns: in the same order; one that cannot be read has its problem. The first, and those that follow within
+            a second: where looks are slow, the caller has something to do between them
         """
-        with processes.opened(self._paths, uuid, self._libvirt) as domain:
-            process = self._read(domain)
-            found = self._sampled(domain.pid, ranges, pages)
-        return process, tuple(sorted(found.items()))
+        end_s = self._clock() + _LOOKS_S
+        looks: list[Look] = []
+        for uuid, ranges in servers:
+            looks.append(self._looked_at(uuid, ranges, pages))
+            if self._clock() >= end_s:
+                break
+        return tuple(looks)
+
+    def _looked_at(self, uuid: str, ranges: Sequence[tuple[int, int]], pages: int) -> Look:
+        try:
+            with processes.opened(self._paths, uuid, self._libvirt) as domain:
+                process = self._read(domain)
+                found = self._sampled(domain.pid, ranges, pages)
+        except (NumaExtError, OSError) as error:
+            return Look(problem=str(error))
+        return Look(process, tuple(sorted(found.items())))
 
     def _sampled(self, pid: int, ranges: Iterable[Sequence[int]], pages: int) -> dict[int, int]:
         found: Counter[int] = Counter()

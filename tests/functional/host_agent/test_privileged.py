@@ -125,7 +125,7 @@ def test_guest_memory_is_found_and_counted(stand_in: StandIn) -> None:
     (found,) = stand_in.operations.guest_ram(stand_in.uuid)
     assert found.end - found.start == 8 * MB
     assert sum(kib for _, kib in found.resident_kb) == 8 * 1024
-    _, sampled = stand_in.operations.look(stand_in.uuid, [(found.start, found.end)], 64)
+    ((_, sampled, _),) = stand_in.operations.look([(stand_in.uuid, [(found.start, found.end)])], 64)
     assert sampled == ((0, 64),) or {node for node, _ in sampled} == {
         n for n, _ in found.resident_kb
     }
@@ -255,7 +255,7 @@ from placement_traits.names import Tier
 seam, uuid = over_socket(Path(sys.argv[1])), sys.argv[2]
 found = seam.process(uuid)
 (ram,) = seam.guest_ram(uuid)
-sample = seam.look(uuid, [(ram.start, ram.end)], 16)[1]
+sample = seam.look([(uuid, [(ram.start, ram.end)])], 16)[0].pages
 failures = seam.pin(uuid, [Pin(found.threads[-1].tid, "0"), Pin(1, "0")])
 target = Target(ram.start, ram.end, ((sample[0][0], 1.0),))
 report = seam.move_memory(uuid, [target], MoveLimits(1 << 30, 0, 10.0))
@@ -315,7 +315,7 @@ print(json.dumps({
     "process": problem(lambda: "" if tid in {t.tid for t in seam.process(uuid).threads} else "another"),
     "pin": problem(lambda: ", ".join(failed.problem for failed in seam.pin(uuid, [Pin(tid, "0")]))),
     "guest_ram": problem(lambda: "" if seam.guest_ram(uuid) else "no guest memory"),
-    "look": problem(lambda: "" if sum(n for _, n in seam.look(uuid, [(start, end)], 16)[1]) else "no page"),
+    "look": problem(lambda: "" if sum(n for _, n in seam.look([(uuid, [(start, end)])], 16)[0].pages) else "no page"),
     "move_memory": problem(lambda: seam.move_memory(uuid, [target], MoveLimits(1 << 30, 0, 10.0)).problem),
     "count": problem(lambda: "" if (found := seam.count([(uuid, (tid,))], False)).counts else found.problem or "none"),
 }))

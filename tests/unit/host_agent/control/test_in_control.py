@@ -20,7 +20,7 @@ from host_agent.control.in_control import InControl
 from host_agent.control.pipeline import Refiners
 from host_agent.machine.privileged.dead_man_switch import DeadManSwitch
 from host_agent.model.assignment import Decision, Observation
-from host_agent.model.process import MoveLimits, MoveReport, Process, Target
+from host_agent.model.process import Look, MoveLimits, MoveReport, Process, Target
 from host_agent.observe.machine_files import MachineFiles
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import METRICS
@@ -44,6 +44,11 @@ class SlowHost(FakeHost):
     def process(self, uuid: str) -> Process:
         self.now_s += ACCESS_S
         return super().process(uuid)
+
+    def look(
+        self, servers: Sequence[tuple[str, Sequence[tuple[int, int]]]], pages: int
+    ) -> tuple[Look, ...]:
+        return super().look(servers[:1], pages)  # the helper's second is over
 
     def move_memory(self, uuid: str, targets: Sequence[Target], limits: MoveLimits) -> MoveReport:
         self.now_s += ACCESS_S

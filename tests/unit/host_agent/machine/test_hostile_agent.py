@@ -304,7 +304,10 @@ class Attacker:
         self._makers: dict[str, Callable[[], list[Any]]] = {
             "process": lambda: [self.uuid()],
             "guest_ram": lambda: [self.uuid()],
-            "look": lambda: [self.uuid(), self.many(self.range), self.number(16)],
+            "look": lambda: [
+                self.many(lambda: [self.uuid(), self.many(self.range)]),
+                self.number(16),
+            ],
             "pin": lambda: [self.uuid(), self.pins()],
             "move_memory": lambda: [
                 self.uuid(),

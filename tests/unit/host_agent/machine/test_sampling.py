@@ -49,7 +49,18 @@ def test_a_sample_is_never_larger_than_asked(
     monkeypatch.setattr(processes, "read_process", lambda *_process: None)
     kernel = Counting()
     ranges = [(n << 40, (n << 40) + size * PAGE) for n, size in enumerate(sizes)]
-    HostOperations(HostPaths(), kernel).look("uuid", ranges, pages)
+    HostOperations(HostPaths(), kernel).look([("uuid", ranges)], pages)
     assert len(kernel.asked) <= pages
     for start, end in ranges:
         assert any(start <= address < end for address in kernel.asked), "each range is seen"
+
+
+def test_looks_that_are_slow_are_answered_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent has to show between them that it lives."""
+    monkeypatch.setattr(processes, "opened", opened)
+    monkeypatch.setattr(processes, "read_process", lambda *_process: None)
+    times = iter([0.0, 0.4, 0.8, 1.2, 10.0, 25.0])
+    operations = HostOperations(HostPaths(), Counting(), clock=lambda: next(times))
+    servers = [(f"uuid-{number}", []) for number in range(5)]
+    assert len(operations.look(servers, 16)) == 3
+    assert len(operations.look(servers[3:], 16)) == 1

@@ -18,7 +18,11 @@ from host_agent.model.assignment import Guest
 from host_agent.model.process import RamRange
 from host_agent.observe.machine_files import MachineFiles
 from host_agent.observe.snapshot import Observer
-from placement_traits.errors import InvalidValueError
+from placement_traits.errors import (
+    InvalidValueError,
+    NumaExtError,
+    ServiceUnavailableError,
+)
 from placement_traits.topology import HostTopology
 from tests.support.fake_host import FakeHost
 from tests.support.hosts import shown
@@ -66,11 +70,11 @@ def test_a_bad_domain_keeps_no_other_from_being_seen(
     assert record.getMessage().startswith(f"domain {ill.uuid} is skipped: ")
 
 
-def test_a_look_between_two_resyncs_is_one_request_a_server(tmp_path: Path) -> None:
+def test_a_look_between_two_resyncs_is_one_request_for_sixteen_servers(tmp_path: Path) -> None:
     """Threads and sampled pages come together: the helper finds and holds the process once for both."""
     host = FakeHost(four_nodes())
-    for title in ("a", "b"):
-        host.boot(Server(title, BE_SPECS, shared="0-7"), {0: 16, 1: 48})
+    for number in range(20):
+        host.boot(Server(f"s{number}", BE_SPECS, shared="0-7"), {0: 16, 1: 48})
     asked: list[str] = []
 
     def ask(operation: Operation, arguments: tuple[Any, ...]) -> Any:
@@ -83,7 +87,69 @@ def test_a_look_between_two_resyncs_is_one_request_a_server(tmp_path: Path) -> N
     asked.clear()
     seen = observer.observe(full=False, relist=False)
     assert asked == ["look", "look"]
-    assert [guest.sampled for guest in seen.guests] == [{0: 0.25, 1: 0.75}] * 2
+    assert [guest.sampled for guest in seen.guests] == [{0: 0.25, 1: 0.75}] * 20
+
+
+def watched(host: FakeHost, asked: list[str], trouble: dict[str, Exception]) -> Privileged:
+    """A way to the host that notes what is asked for, and fails in some of it."""
+
+    def ask(operation: Operation, arguments: tuple[Any, ...]) -> Any:
+        asked.append(operation.name)
+        if operation.name in trouble:
+            raise trouble[operation.name]
+        return getattr(host, operation.name)(*arguments)
+
+    return cast("Privileged", Way(OPERATIONS, ask))
+
+
+def test_there_is_a_sign_of_life_before_each_walk(tmp_path: Path) -> None:
+    """The dead-man switch waits for it: page tables of large servers take seconds each."""
+    host = FakeHost(four_nodes())
+    for number in range(3):
+        host.boot(Server(f"s{number}", BE_SPECS, shared="0-7"), {0: 64})
+    asked: list[str] = []
+    observer = Observer(
+        host,
+        watched(host, asked, {}),
+        MachineFiles(lambda: host.topology, tmp_path),
+        progress=lambda: asked.append("alive"),
+    )
+    observer.observe(full=True, relist=True)
+    assert asked == ["alive", "look", *(["alive", "guest_ram"] * 3)]
+
+
+def test_a_helper_that_does_not_answer_is_asked_once(tmp_path: Path) -> None:
+    """Each request may take two minutes."""
+    host = FakeHost(four_nodes())
+    for number in range(40):
+        host.boot(Server(f"s{number}", BE_SPECS, shared="0-7"), {0: 64})
+    asked: list[str] = []
+    helper = watched(host, asked, {"look": ServiceUnavailableError("the helper does not answer")})
+    seen = Observer(host, helper, MachineFiles(lambda: host.topology, tmp_path)).observe(
+        full=True, relist=True
+    )
+    assert asked == ["look"]
+    assert {guest.problem for guest in seen.guests} == {"the helper does not answer"}
+
+
+@pytest.mark.parametrize("trouble", [NumaExtError("the helper failed"), OSError(5, "no")])
+def test_servers_that_cannot_be_read_together_are_read_one_by_one(
+    tmp_path: Path, trouble: Exception
+) -> None:
+    host = FakeHost(four_nodes())
+    well, ill = (host.boot(Server(title, BE_SPECS, shared="0-7"), {0: 64}) for title in "ab")
+
+    def ask(operation: Operation, arguments: tuple[Any, ...]) -> Any:
+        if operation.name == "look" and ill.uuid in dict(arguments[0]):
+            raise trouble
+        return getattr(host, operation.name)(*arguments)
+
+    helper = cast("Privileged", Way(OPERATIONS, ask))
+    seen = Observer(host, helper, MachineFiles(lambda: host.topology, tmp_path)).observe(
+        full=True, relist=True
+    )
+    found = {guest.uuid: (guest.process is not None, guest.problem) for guest in seen.guests}
+    assert found == {well.uuid: (True, ""), ill.uuid: (False, str(trouble))}
 
 
 def test_pages_that_were_looked_up_in_another_process_say_nothing(tmp_path: Path) -> None:
