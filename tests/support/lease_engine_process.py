@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """An engine as a process of its own that carries leases on, over a Placement behind a port.
 
-``python -m tests.support.lease_engine_process DATABASE_URL PLACEMENT_URL NAME TERM_S``; servers are all on host c1
+``python -m tests.support.lease_engine_process DATABASE_URL PLACEMENT_URL NAME TERM_S [FILE]``; where servers are FILE
+says, as JSON, without it all are on host c1
 """
 
+import json
 import logging
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
+from pathlib import Path
 
 from keystoneauth1 import adapter, session, token_endpoint
 
@@ -22,28 +24,35 @@ from placement_traits import pool_reader
 from placement_traits.claim_store import ClaimStore
 from placement_traits.client import PlacementClient
 from placement_traits.service_manager import ServiceManager
-from tests.support.compute_api import ComputeApi, FakeTrusts
+from tests.support.compute_api import ComputeApi, FakeHosts, FakeTrusts
 
 _ROUND_S = 0.2
-_HOSTS = SimpleNamespace(
-    host=lambda _server, _host_id="": "c1",
-    name=lambda _server: "c1",
-    owner=lambda _server: None,
-    fabrics=lambda _host: None,
-    nic=lambda _host: None,
-)
 
 
-def started(url: str, placement_url: str, name: str, term_s: float):
+class _Hosts(FakeHosts):
+    """Where servers are; which fabrics hosts are in is not known, and no flavor asks for a GPU."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__(ComputeApi())
+        self._file = file
+
+    def host(self, server, _host_id=""):
+        return json.loads(Path(self._file).read_text()).get(server) if self._file else "c1"
+
+    def fabrics(self, _host):
+        return None
+
+
+def started(url: str, placement_url: str, name: str, term_s: float, placed: str = ""):
     """Return a process that has been started."""
     module = [sys.executable, "-m", "tests.support.lease_engine_process"]
     return subprocess.Popen(
-        [*module, url, placement_url, name, str(term_s)],
+        [*module, url, placement_url, name, str(term_s), placed],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
 
 
-def _main(url: str, placement_url: str, name: str, term_s: str) -> int:
+def _main(url: str, placement_url: str, name: str, term_s: str, placed: str) -> int:
     logging.basicConfig(level=logging.INFO, format=f"{name} %(levelname)s %(message)s")
     auth = token_endpoint.Token(placement_url, "admin")
     client = PlacementClient(adapter.Adapter(session.Session(auth), service_type="placement"))
@@ -53,7 +62,7 @@ def _main(url: str, placement_url: str, name: str, term_s: str) -> int:
         EngineServices(
             FakeTrusts(ComputeApi()),
             ClaimStore(client),
-            _HOSTS,
+            _Hosts(placed),
             lambda: pool_reader.read(client),
         ),
         JobPlanning(lambda *_found: QueueDecision({}, {}), PlanHints(HintKeys())),
