@@ -181,7 +181,7 @@ class JobEngine:
             self._jobs, self._ended, self._trusts, also=self._scaling_groups.trusts
         )
         self._leases = _lease_rounds(
-            Leases(database, self._moved),
+            Leases(database, self._tell),
             LeaseHosts(database).all,
             services,
             planning.queue,

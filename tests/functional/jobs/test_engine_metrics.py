@@ -8,6 +8,7 @@ from nova_numa_ext.metrics import Exporter
 from nova_numa_ext.orchestrator.metrics import METRICS, EngineMetrics
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.jobs import Jobs
+from nova_numa_ext.orchestrator.store.leader import Election
 from nova_numa_ext.orchestrator.store.scaling import Act, ScalingGroups, ScalingSource
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.jobs.states import JobState
@@ -15,6 +16,11 @@ from nova_numa_ext.policy.jobs.terms import JobTerm
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.reason import Reason
 from tests.support.jobs_database import new_job
+from tests.support.jobs_world import World
+from tests.support.lease_service import ASKED, SERVER
+
+PLACED = (Reason(JobTerm.PLACED, "h"),)
+MOVED_ONCE = 'numa_ext_jobs_moves_total{state="planned",term="placed"}'
 
 
 class NoGroups:
@@ -115,3 +121,17 @@ def test_without_its_database_an_engine_still_says_what_it_did():
     found = scraped(metrics, Away())
     assert found['numa_ext_jobs_rounds_total{result="failed"}'] == 1
     assert not any(name.startswith("numa_ext_jobs{") for name in found)
+
+
+def test_what_becomes_of_leases_is_sent_and_is_no_move_of_a_job_of_servers(tmp_path):
+    """The alert on jobs that go back to the queue compares moves with plans, and leases of flavors are queued only."""
+    sent = []
+    world = World(tmp_path, tell=lambda job, reasons: sent.append(job.state))
+    leases = world.engine._leases._leases
+    engine = Actor("engine", Election(world.database, "engine", 60.0).campaign())
+    leases.request(("project-1", "user-1"), ASKED, 1, SERVER, engine)
+    assert sent == [JobState.QUEUED]
+    found = scraped(world.engine.metrics, world.jobs)
+    assert [name for name in found if name.startswith("numa_ext_jobs_moves")] == []
+    world.engine._jobs.move(world.jobs.create(new_job()), JobState.PLANNED, PLACED, engine)
+    assert scraped(world.engine.metrics, world.jobs)[MOVED_ONCE] == 1
