@@ -206,14 +206,9 @@ class Cloud:
         return FabricWriter(self._placement)
 
     def fabric(self, name: str) -> tuple[ListedProvider, ...]:
-        """Return a fabric's providers, the root first.
-
-        :raises InvalidValueError: Placement has no such fabric
-        """
+        """Return a fabric's providers, the root first; () where Placement has no such fabric."""
         provider = names.fabric_provider(name)
-        if self._placement.provider_named(provider) is None:
-            raise InvalidValueError("fabric", name, "a fabric that was applied")
-        return self.tree(provider)
+        return self.tree(provider) if self._placement.provider_named(provider) else ()
 
     def fabrics(self) -> PlacementFabrics:
         """Return fabrics with what server groups hold there."""

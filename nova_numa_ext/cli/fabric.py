@@ -156,7 +156,14 @@ class ShowFabric(command.Lister):  # type: ignore[misc]
         """Return columns and rows."""
         numa = self.app.client_manager.numa
         providers = numa.fabric(parsed_args.fabric)
-        state = next(each for each in numa.fabrics().read() if each.name == parsed_args.fabric)
+        if not providers:
+            raise CommandError(f"Placement has no fabric {parsed_args.fabric}.")
+        states = (each for each in numa.fabrics().read() if each.name == parsed_args.fabric)
+        state = next(states, None)
+        if state is None:
+            raise CommandError(
+                f"Placement has a part of fabric {parsed_args.fabric} only: apply its plan again."
+            )
         use = {leaf.name: LeafKind.of(leaf).value for leaf in state.leafs.leafs}
         use[parsed_args.fabric] = _summary(LeafKinds.of(state.leafs), len(state.leafs.leafs))
         uplinks = _uplinks(state.leafs)

@@ -155,20 +155,25 @@ class CalculateFabric(command.Lister):  # type: ignore[misc]
                 level,
                 tree.nodes(level),
                 tree.links(level),
-                f"{tree.bandwidth(level, link):g}",
+                _whole(tree.bandwidth(level, link)),
                 _UNKNOWN if level == tree.height else _ratio(tree.contention(level)),
             )
             if seen:
                 here = seen[level - 1]
                 of_group = min(hosts, per_leaf * below // tree.children[0])
                 row += (
-                    _UNKNOWN if here is None else f"{here:g}",
+                    _UNKNOWN if here is None else _whole(here),
                     0 if here is None else most_jobs(hosts, of_group, below),
                 )
             rows.append(row)
             below *= tree.children[level - 1]
         columns = ("Level", "Nodes", "Links", "Mbit/s", "Down per up")
         return (*columns, *(("The group sees", "Others at most") if seen else ())), rows
+
+
+def _whole(mbps: float) -> str:
+    """Return a bandwidth without an exponent, as long as it has a meaning."""
+    return f"{mbps:.12g}"
 
 
 def _ratio(ratio: Fraction) -> str:

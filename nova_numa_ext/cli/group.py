@@ -233,7 +233,7 @@ def _leafs_of(claim: Claim, state: FabricState) -> dict[str, int]:
 def _placed(numa: Any, group: str) -> tuple[FabricState, list[CabledServer]]:
     """Return the fabric where a group's servers are, and these with the nodes above them.
 
-    :raises CommandError: none of them is on a fabric
+    :raises CommandError: nova does not know the group, or none of them is on a fabric
     """
     members = [each for each in numa.group_members(group) if each.host]
     traits = {host: numa.host_traits(host) for host in sorted({each.host for each in members})}
@@ -241,6 +241,8 @@ def _placed(numa: Any, group: str) -> tuple[FabricState, list[CabledServer]]:
         nodes_of = {host: state.nodes_above(found) for host, found in traits.items()}
         if any(nodes_of.values()):
             return state, [CabledServer(each.name, nodes_of[each.host]) for each in members]
+    if not numa.group_project(group):
+        raise CommandError(f"Nova knows no server group {group}: give its uuid.")
     raise CommandError(
         f"Server group {group} has no server on a host of a fabric, as far as nova shows."
     )
@@ -269,8 +271,8 @@ def _of_service(client: JobsClient, group: str, form: str) -> str:
 
 
 def _no_place(reasons: Sequence[str], ever: bool, holders: Sequence[str]) -> str:
-    text = "No place now: " + "; ".join(reasons) + "."
     if not ever:
-        return f"{text} It would have none if the fabric was empty, either."
+        return "No place, not even on an empty fabric: " + "; ".join(reasons) + "."
+    text = "No place now: " + "; ".join(reasons) + "."
     named = ", ".join(holders[:_MOST_NAMED]) + " …" * (len(holders) > _MOST_NAMED)
     return f"{text} Server groups that hold hosts: {named or 'none'}."

@@ -26,7 +26,6 @@ from nova_numa_ext.policy.network.planner import plan
 from placement_traits import names
 from placement_traits.claim_store import ClaimStore
 from placement_traits.claims import Claim
-from placement_traits.errors import InvalidValueError
 from placement_traits.fabric_tree import FabricWriter
 from placement_traits.names import GROUP_CONSUMER, UplinkShare
 from tests.support.commands import Compute, as_table, run
@@ -293,9 +292,9 @@ def test_a_fat_tree_is_calculated(cloud):
     )  # fmt: skip
     assert [tuple(row.values()) for row in rows] == [
         (0, 2048, "-", "-", "-", "-", "-"),
-        (1, 128, 2048, "2.048e+07", "4", "-", 0),
-        (2, 32, 512, "5.12e+06", "4", "1.28e+06", 256),
-        (3, 16, 128, "1.28e+06", "-", "320000", 256),
+        (1, 128, 2048, "20480000", "4", "-", 0),
+        (2, 32, 512, "5120000", "4", "1280000", 256),
+        (3, 16, 128, "1280000", "-", "320000", 256),
     ]
     assert list(call(cloud, CalculateFabric, "4,2", "1,2")[1]) == [
         "Level", "Nodes", "Links", "Mbit/s", "Down per up",
@@ -317,8 +316,12 @@ def test_wrong_use_gets_a_sentence(cloud, tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(CommandError, match="binary is no text in UTF-8"):
         call(cloud, ApplyFabric, tmp_path / "binary")
-    with pytest.raises(InvalidValueError, match="fabric: 'other' is not allowed"):
+    with pytest.raises(CommandError, match="Placement has no fabric other"):
         call(cloud, ShowFabric, "other")
+    half = {"name": "net:half", "uuid": str(uuid.uuid4())}
+    cloud.client.post("/resource_providers", half)  # where apply was killed
+    with pytest.raises(CommandError, match="has a part of fabric half only: apply its plan again"):
+        call(cloud, ShowFabric, "half")
     call(cloud, ApplyFabric, cloud.plan)
     with pytest.raises(CommandError, match="cannot be written: No such file"):
         call(cloud, ShowFabric, "train", "--svg", tmp_path / "no" / "file")

@@ -129,6 +129,8 @@ def test_a_group_is_shown_by_its_leafs_and_its_neighbours(cloud):
     assert {row["Other groups"] for row in rows} == {"-"}
     with pytest.raises(CommandError, match="has no server on a host of a fabric"):
         call(cloud, ShowGroup, OTHER)
+    with pytest.raises(CommandError, match="Nova knows no server group train: give its uuid"):
+        call(cloud, ShowGroup, "train")
 
 
 @pytest.mark.parametrize(
@@ -197,7 +199,9 @@ def test_a_simulated_group_gets_its_leafs_or_the_reason(cloud):
     ]
     with pytest.raises(CommandError, match=f"Server groups that hold hosts: {GROUP}"):
         call(cloud, SimulateGroup, "train", "8", "--share", "quiet")
-    with pytest.raises(CommandError, match="none if the fabric was empty"):
+    with pytest.raises(
+        CommandError, match="No place, not even on an empty fabric: the group needs 13"
+    ):
         call(cloud, SimulateGroup, "train", "13")
     with pytest.raises(CommandError, match="Placement has no fabric other"):
         call(cloud, SimulateGroup, "other", "1")
