@@ -86,11 +86,13 @@ def world(server, tmp_path):
     g1 lends 25 GPUs, 8000 MiB each; c1 runs all servers
     """
     with ExitStack() as stack:
-        for name in ("leases", "placement_of_leases"):
+        # The server is that of all tests: each has databases of its own.
+        leases, placement = (f"{each}_{uuid.uuid4().hex}" for each in ("leases", "placement"))
+        for name in (leases, placement):
             mariadb.create(server, name)
-        url = server.url.format("leases")
+        url = server.url.format(leases)
         Database(url).sync()
-        placement_url = server.url.format("placement_of_leases")
+        placement_url = server.url.format(placement)
         http, _, _ = stack.enter_context(served("benchmarks.placement_on_mariadb", placement_url))
         client = PlacementClient(http)
         names = tuple(f"gpu{number}" for number in range(GPUS))
