@@ -34,7 +34,7 @@ from host_agent.remote_gpu import isolation
 from host_agent.remote_gpu.answer import RunningServers
 from host_agent.remote_gpu.doors import Doors, DoorsThread, GuestDomain, vsock
 from host_agent.remote_gpu.gpu_host import GpuHost
-from host_agent.remote_gpu.groups import LeaseGroups, own_group
+from host_agent.remote_gpu.groups import GroupBounds, LeaseGroups, divided, own_group
 from host_agent.remote_gpu.link_files import LinkFiles, LinkPaths
 from host_agent.remote_gpu.processes import LeaseBounds, LeaseCommand, LeaseProcesses
 from host_agent.remote_gpu.publishing import Publishing
@@ -200,7 +200,8 @@ def apart(options: RemoteGpuOptions, folder: Path) -> LeaseGroups | None:
         return None
     try:
         isolation.check()
-        return LeaseGroups(folder, own_group())
+        bounds = GroupBounds(options.memory_mb_per_lease, options.cores_per_lease)
+        return LeaseGroups(folder, divided(own_group()), bounds)
     except CapabilityMissingError as error:
         raise ConfigurationError(str(error)) from error
 

@@ -77,6 +77,24 @@ class RemoteGpuOptions(Section):
         change="servers keep more there than fits, such as compiled kernels (raise)",
         leave="servers write little",
     )
+    memory_mb_per_lease: int = option(
+        0,
+        "Memory of this host that the server of one lease may have, what it writes to its folder included, MiB; one "
+        "that takes more is killed as a whole, and started again. 0: no bound. Needs isolated, control groups of "
+        "version 2 alone, and a systemd (254) by which the supervisor is in a part of its unit: a drop-in with "
+        "DelegateSubgroup=supervisor. Never tried on such a host.",
+        minimum=0,
+        change="a lease's server could take the memory of others, and this host has such a systemd",
+        leave="it has an older one, or servers need what they take",
+    )
+    cores_per_lease: float = option(
+        0.0,
+        "Processor time that the server of one lease may have, in cores; 0: no bound. Needs what memory_mb_per_lease "
+        "needs.",
+        minimum=0.0,
+        change="leases' servers keep each other from running, and this host has such a systemd",
+        leave="there are cores enough for them",
+    )
     nics: tuple[str, ...] = option(
         (),
         "NICs over which lent GPUs are reached, NAME=MB/s each: what leases may be promised together.",
@@ -176,6 +194,10 @@ class RemoteGpuOptions(Section):
         if not self.isolated and not self.trying_out:
             allowed = "true, or trying_out = true: nothing keeps leases apart"
             raise InvalidValueError("[remote_gpus]isolated", self.isolated, allowed)
+        if not self.isolated and (self.memory_mb_per_lease or self.cores_per_lease):
+            what = "memory_mb_per_lease and cores_per_lease"
+            value = (self.memory_mb_per_lease, self.cores_per_lease)
+            raise InvalidValueError(f"[remote_gpus]{what}", value, "0, or isolated = true")
         if self.guests and not (self.uses and self.transport):
             allowed = "false, or uses = true and the name of a transport"
             raise InvalidValueError("[remote_gpus]guests", self.guests, allowed)
