@@ -30,7 +30,6 @@ from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.stored_job import AttachJob, StoredJob
 from nova_numa_ext.orchestrator.store.stored_lease import LeaseSpec
-from nova_numa_ext.orchestrator.store.tables import Now
 from nova_numa_ext.policy.jobs.job import JobKind
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.remote_gpu.lease_terms import OF_LEASES, LeaseTerm
@@ -69,25 +68,13 @@ def insert_attach(
         user_id=user,
         trust_id="",
         name=server,
-        state=JobState.QUEUED,
-        version=0,
         held=False,
-        cancelled=False,
         priority=asked.priority,
         max_wait_s=asked.max_wait_s,
         preemptible=False,
         fingerprint="",
         kind=JobKind.ATTACH,
-        refusals=0,
-        not_before=0.0,
-        postponed=0,
-        excluded=[],
-        reserved=[],
-        submitted_at=Now(),
-        queued_at=Now(),
-        waited_s=0.0,
-        reasons=job_rows.plain(reasons),
-        steps=[],
+        **job_rows.first_values(reasons),
     )
     number = connection.execute(row).lastrowid
     job_rows.note(connection, number, actor, JobState.QUEUED, what="state", reasons=reasons)
@@ -200,19 +187,10 @@ def _state(job: Row[Any], found: Sequence[Row[Any]], reasons: Sequence[Reason]) 
 
 
 def _times(was: JobState, to: JobState) -> dict[str, Any]:
-    """Return what a job's way from one state to another says of times, as of :meth:`.jobs.Jobs.move`."""
-    times: dict[str, Any] = {}
-    if was is JobState.QUEUED and to is not was:
-        times["waited_s"] = tables.job.c.waited_s + Now() - tables.job.c.queued_at
-    if to is JobState.QUEUED and was is not to:
-        times["queued_at"] = Now()
-    if to is JobState.RUNNING:
-        times["started_at"] = Now()
-    if to is JobState.ENDING:
-        times["ending_at"] = Now()
-    if to.final:
-        times["ended_at"] = Now()
-    return times
+    """Return what a job's way from one state to another says of times; it may leave the queue for any other one."""
+    if to is was:
+        return {}
+    return job_rows.came(to) | (job_rows.waited() if was is JobState.QUEUED else {})
 
 
 def _terms(reasons: Sequence[Reason]) -> list[str]:

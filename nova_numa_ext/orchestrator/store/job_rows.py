@@ -25,6 +25,13 @@ from placement_traits.reason import Reason
 
 _STEP_FIELDS: Final = {each.name for each in fields(Step)}
 _RENAMED: Final = {"project": "project_id", "user": "user_id", "trust": "trust_id"}
+# The column that has the time when a job came into a state, of those that have one.
+_CAME: Final = {
+    JobState.QUEUED: "queued_at",
+    JobState.BUILDING: "building_at",
+    JobState.RUNNING: "started_at",
+    JobState.ENDING: "ending_at",
+} | {state: "ended_at" for state in JobState if state.final}
 
 
 def _texts(table: Table) -> tuple[Any, ...]:
@@ -130,6 +137,36 @@ def read_by_number(connection: Connection, number: int, *, incomplete: bool = Fa
 def job_values(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return what columns of ``job`` take for fields of :class:`StoredJob`."""
     return {_RENAMED.get(name, name): plain(value) for name, value in fields.items()}
+
+
+def first_values(reasons: Sequence[Reason]) -> dict[str, Any]:
+    """Return what columns of ``job`` hold of any job that is new, whatever it asks for: it is QUEUED."""
+    return {
+        "state": JobState.QUEUED,
+        "version": 0,
+        "cancelled": False,
+        "refusals": 0,
+        "not_before": 0.0,
+        "postponed": 0,
+        "excluded": [],
+        "reserved": [],
+        "submitted_at": Now(),
+        "queued_at": Now(),
+        "waited_s": 0.0,
+        "reasons": plain(tuple(reasons)),
+        "steps": [],
+    }
+
+
+def came(to: JobState) -> dict[str, Any]:
+    """Return what columns of ``job`` say of the time when a job comes into a state, now."""
+    return {_CAME[to]: Now()} if to in _CAME else {}
+
+
+def waited() -> dict[str, Any]:
+    """Return what columns of ``job`` say of the time in the queue of a job that leaves it now."""
+    columns = tables.job.c
+    return {"waited_s": columns.waited_s + Now() - columns.queued_at}
 
 
 def part_values(part: StoredPart) -> dict[str, Any]:

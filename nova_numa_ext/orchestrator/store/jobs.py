@@ -211,18 +211,9 @@ class Jobs:
         :raises LostRaceError: it has changed since it was read
         """
         check_transition(job.uuid, job.state, to)
-        if to is JobState.QUEUED:
-            changes["queued_at"] = Now()
+        changes |= job_rows.came(to)
         if to is JobState.PLANNED:
-            changes["waited_s"] = tables.job.c.waited_s + Now() - tables.job.c.queued_at
-        if to is JobState.BUILDING:
-            changes["building_at"] = Now()
-        if to is JobState.RUNNING:
-            changes["started_at"] = Now()
-        if to is JobState.ENDING:
-            changes["ending_at"] = Now()
-        if to.final:
-            changes["ended_at"] = Now()
+            changes |= job_rows.waited()
         moved = self._change(job, "state", actor, reasons, state=to, **changes)
         self._moved(moved, reasons)
         return moved
@@ -353,23 +344,7 @@ def _insert(connection: Connection, uuid: str, new: NewJob, reasons: Sequence[Re
     values = asdict(new)
     del values["parts"]
     row = insert(tables.job).values(
-        job_rows.job_values(values)
-        | {
-            "uuid": uuid,
-            "state": JobState.QUEUED,
-            "version": 0,
-            "cancelled": False,
-            "refusals": 0,
-            "not_before": 0.0,
-            "postponed": 0,
-            "excluded": [],
-            "reserved": [],
-            "submitted_at": Now(),
-            "queued_at": Now(),
-            "waited_s": 0.0,
-            "reasons": job_rows.plain(tuple(reasons)),
-            "steps": [],
-        }
+        job_rows.job_values(values) | {"uuid": uuid} | job_rows.first_values(reasons)
     )
     try:
         number = connection.execute(row).lastrowid
