@@ -18,20 +18,15 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from oslo_config import cfg
-from oslo_log import log
-
-from host_agent.cmd.identity import act_as_owner
+from host_agent.cmd.daemon import run_daemon
 from host_agent.conf import configuration
 from host_agent.conf.configuration import Configuration
 from host_agent.control.assembly import agent as assembly
 from host_agent.machine.privileged.api import Privileged
 from host_agent.report.metrics import Metrics, serve
 from host_agent.util.single_instance import single_instance
-from placement_traits.command_line import version
 from placement_traits.errors import NumaExtError
 from placement_traits.json_store import remove_drafts
-from placement_traits.oslo_options import ConfigurationError
 
 LOG = logging.getLogger("host_agent")
 
@@ -40,22 +35,8 @@ _ENDED: Final = b"\0"  # no signal has this number
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the agent; return the exit status."""
-    try:
-        configuration.set_defaults()
-        oslo = cfg.ConfigOpts()
-        log.register_options(oslo)
-        arguments = sys.argv[1:] if arguments is None else arguments
-        conf = configuration.load(arguments, conf=oslo, version=version())
-        act_as_owner(conf.paths.state)
-    except NumaExtError as error:
-        sys.stderr.write(f"numa-host-agent: {error}\n")
-        return os.EX_CONFIG
-    log.setup(oslo, "numa-host-agent")
-    try:
-        return _run(conf)
-    except NumaExtError as error:
-        LOG.error("%s", error)
-        return os.EX_CONFIG if isinstance(error, ConfigurationError) else 1
+    arguments = sys.argv[1:] if arguments is None else arguments
+    return run_daemon("numa-host-agent", arguments, _run)
 
 
 def _run(conf: Configuration) -> int:

@@ -22,10 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from oslo_config import cfg
-from oslo_log import log
-
-from host_agent.conf import configuration
+from host_agent.cmd.daemon import run_daemon
 from host_agent.conf.configuration import Configuration
 from host_agent.conf.lanes import LaneOptions
 from host_agent.control.lanes import LaneKeeper, LaneTurn
@@ -62,21 +59,8 @@ _SLICE_S: Final = 1.0  # how late a signal is seen
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until a signal, or for one turn; return the exit status."""
     options = _parser().parse_args(arguments)
-    try:
-        configuration.set_defaults()
-        oslo = cfg.ConfigOpts()
-        log.register_options(oslo)
-        files = [f"--config-file={file}" for file in options.config_file]
-        conf = configuration.load(files, conf=oslo)
-    except NumaExtError as error:
-        sys.stderr.write(f"{_PROGRAM}: {error}\n")
-        return os.EX_CONFIG
-    log.setup(oslo, _PROGRAM)
-    try:
-        return _run(conf, options)
-    except NumaExtError as error:
-        _LOG.error("%s", error)
-        return os.EX_CONFIG if isinstance(error, ConfigurationError) else 1
+    files = [f"--config-file={file}" for file in options.config_file]
+    return run_daemon(_PROGRAM, files, lambda conf: _run(conf, options), as_owner=False)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -18,11 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from oslo_config import cfg
-from oslo_log import log
-
-from host_agent.cmd.identity import act_as_owner
-from host_agent.conf import configuration
+from host_agent.cmd.daemon import run_daemon
 from host_agent.conf.configuration import Configuration
 from host_agent.conf.remote_gpus import FAKE, RemoteGpuOptions
 from host_agent.machine.libvirt import DomainSource, LibvirtSource, ListedDomain
@@ -50,7 +46,6 @@ from placement_traits.errors import (
     LONGEST_TEXT,
     CapabilityMissingError,
     InvalidValueError,
-    NumaExtError,
     ServiceUnavailableError,
     cut,
 )
@@ -68,22 +63,8 @@ _SERVICE: Final = "numa-ext"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until a signal, or for one turn; return the exit status."""
     options = _parser().parse_args(arguments)
-    try:
-        configuration.set_defaults()
-        oslo = cfg.ConfigOpts()
-        log.register_options(oslo)
-        files = [f"--config-file={file}" for file in options.config_file]
-        conf = configuration.load(files, conf=oslo)
-        act_as_owner(conf.paths.state)
-    except NumaExtError as error:
-        sys.stderr.write(f"{_PROGRAM}: {error}\n")
-        return os.EX_CONFIG
-    log.setup(oslo, _PROGRAM)
-    try:
-        return _run(conf, once=options.once)
-    except NumaExtError as error:
-        _LOG.error("%s", error)
-        return os.EX_CONFIG if isinstance(error, ConfigurationError) else 1
+    files = [f"--config-file={file}" for file in options.config_file]
+    return run_daemon(_PROGRAM, files, lambda conf: _run(conf, once=options.once))
 
 
 def _parser() -> argparse.ArgumentParser:
