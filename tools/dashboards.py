@@ -482,17 +482,23 @@ JOBS: Final = Dashboard(
     "NUMA: jobs",
     "The job service: who waits and for how long, what runs, what nova and Placement refuse, and is there an engine?",
     (
-        number("Jobs that wait", 'max(numa_ext_jobs{state="queued"})'),
-        number("Jobs that run", 'max(numa_ext_jobs{state="running"})'),
-        number("Longest wait", "max(numa_ext_jobs_longest_wait_seconds)", "s"),
+        number("Jobs that wait", 'sum(max by (kind) (numa_ext_jobs{state="queued"}))'),
+        number("Jobs that run", 'sum(max by (kind) (numa_ext_jobs{state="running"}))'),
+        number(
+            "Longest wait for servers",
+            'max(numa_ext_jobs_longest_wait_seconds{kind="servers"})',
+            "s",
+        ),
         number("Engines that lead", "sum(numa_ext_jobs_engine_leads)"),
         number("An old database recovers", "max(numa_ext_jobs_recovers)"),
         number(
             "Failed, last hour",
             'sum(increase(numa_ext_jobs_moves_total{state="failed"}[1h])) or vector(0)',
         ),
-        Panel("Jobs by state", {"max by (state) (numa_ext_jobs)": "{{state}}"}),
-        Panel("Longest wait", {"max(numa_ext_jobs_longest_wait_seconds)": "longest"}, "s"),
+        Panel("Jobs by state", {"max by (kind, state) (numa_ext_jobs)": "{{kind}} {{state}}"}),
+        Panel(
+            "Longest wait", {"max by (kind) (numa_ext_jobs_longest_wait_seconds)": "{{kind}}"}, "s"
+        ),
         Panel(
             "Jobs that come to a state",
             {f"sum by (state) (rate(numa_ext_jobs_moves_total{RANGE}))": "{{state}}"},

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from nova_numa_ext.metrics import BUCKETS, Sample
+from nova_numa_ext.policy.jobs.job import JobKind
 from nova_numa_ext.policy.jobs.states import JobState
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.metrics import MetricSpec
@@ -32,14 +33,16 @@ METRICS: Final[dict[str, MetricSpec]] = {
         MetricSpec(
             JOBS,
             "gauge",
-            "Jobs that have not ended, those that ask for remote GPUs included, by state. The same for all engines; "
-            "missing while the database does not answer.",
-            ("state",),
+            "Jobs that have not ended, by kind (servers; attach: those that ask for remote GPUs) and state. The same "
+            "for all engines; missing while the database does not answer.",
+            ("kind", "state"),
         ),
         MetricSpec(
             LONGEST_WAIT,
             "gauge",
-            "Time in the queue of the job that has waited longest, held ones included, seconds; 0 without one.",
+            "Time in the queue of the job of a kind that has waited longest, held ones included, seconds; 0 without "
+            "one. A server that no GPU can be given may wait for ever, as a job of kind attach.",
+            ("kind",),
         ),
         MetricSpec(LEADS, "gauge", "1 while this engine leads: one of all engines does."),
         MetricSpec(
@@ -79,15 +82,15 @@ METRICS: Final[dict[str, MetricSpec]] = {
     )
 }
 
-Waiting = tuple[dict[JobState, int], float]
+Waiting = tuple[Mapping[JobState, int], float]
 """Jobs by state, and the longest time in the queue, seconds."""
 
 
 class Counted(Protocol):
     """The jobs that are stored."""
 
-    def counts(self) -> Waiting:
-        """Return how many jobs have not ended."""
+    def counts(self) -> Mapping[JobKind, Waiting]:
+        """Return how many jobs of each kind have not ended."""
 
 
 class CountedGroups(Protocol):
@@ -153,15 +156,16 @@ class EngineMetrics:
 
 def _stored(jobs: Counted, groups: CountedGroups) -> Iterator[Sample]:
     try:
-        numbers, longest_s = jobs.counts()
+        waiting = jobs.counts()
         followed, troubled, paused = groups.counts()
         members = groups.members()
     except ServiceUnavailableError:
         return
-    for state in JobState:
-        if not state.final:
-            yield METRICS[JOBS], (state.value,), numbers.get(state, 0)
-    yield METRICS[LONGEST_WAIT], (), longest_s
+    for kind, (numbers, longest_s) in waiting.items():
+        for state in JobState:
+            if not state.final:
+                yield METRICS[JOBS], (kind.value, state.value), numbers.get(state, 0)
+        yield METRICS[LONGEST_WAIT], (kind.value,), longest_s
     for name, number in (("observed", followed), ("troubled", troubled), ("paused", paused)):
         yield METRICS[SCALING], (name,), number
     for step, number in members.items():

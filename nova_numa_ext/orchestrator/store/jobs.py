@@ -151,21 +151,25 @@ class Jobs:
             found = [QueuedJob(*row) for row in connection.execute(query.order_by(columns.id))]
             return found, float(connection.execute(select(Now())).scalar_one())
 
-    def counts(self) -> tuple[dict[JobState, int], float]:
-        """Return how many jobs have not ended, by state, and how long one is in the queue at most, seconds."""
+    def counts(self) -> dict[JobKind, tuple[dict[JobState, int], float]]:
+        """Return of each kind how many jobs have not ended, by state, and how long one is in the queue at most.
+
+        The time is in seconds, 0 where none is in the queue.
+        """
         columns = tables.job.c
         query = (
-            select(columns.state, func.count(), Now() - func.min(columns.queued_at))
-            .where(columns.state.in_(NOT_FINAL))
-            .group_by(columns.state)
+            select(columns.kind, columns.state, func.count(), Now() - func.min(columns.queued_at))
+            .where(columns.kind.in_(tuple(JobKind)), columns.state.in_(NOT_FINAL))
+            .group_by(columns.kind, columns.state)
         )
+        numbers: dict[JobKind, dict[JobState, int]] = {kind: {} for kind in JobKind}
+        longest_s = dict.fromkeys(JobKind, 0.0)
         with self._database.transaction() as connection:
-            found = {
-                JobState(state): (int(number), float(waited_s))
-                for state, number, waited_s in connection.execute(query)
-            }
-        longest_s = found[JobState.QUEUED][1] if JobState.QUEUED in found else 0.0
-        return {state: number for state, (number, _) in found.items()}, longest_s
+            for kind, state, number, waited_s in connection.execute(query):
+                numbers[JobKind(kind)][JobState(state)] = int(number)
+                if state == JobState.QUEUED:
+                    longest_s[JobKind(kind)] = float(waited_s)
+        return {kind: (numbers[kind], longest_s[kind]) for kind in JobKind}
 
     def events(self, job: StoredJob, after: int = 0, limit: int | None = None) -> list[Event]:
         """Return what happened to a job, oldest first.

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.long
 
 BEGAN_S = time.monotonic()
 # What queries pick by.
-LABELS = {"result": "failed", "state": "fresh", "server": "7d0c6a52"}
+LABELS = {"result": "failed", "state": "fresh", "server": "7d0c6a52", "kind": "servers"}
 
 
 def value(metric: MetricSpec) -> float:
@@ -153,6 +153,7 @@ RECORDED = {
         "numa_ext_scheduler_group_conflicts_total",
     },
     "no job was submitted": {"rate(numa_ext_jobs_moves_total["},
+    "recorded before jobs had a kind": {'numa_ext_jobs_longest_wait_seconds{kind="servers"}'},
     "recorded before engines watched elastic groups": {
         "numa_ext_jobs_scaling_groups",
         "numa_ext_jobs_scaling_members",

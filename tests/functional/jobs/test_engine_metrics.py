@@ -6,9 +6,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from nova_numa_ext.metrics import Exporter
 from nova_numa_ext.orchestrator.metrics import METRICS, EngineMetrics
+from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.leader import Election
+from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.scaling import Act, ScalingGroups, ScalingSource
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.jobs.states import JobState
@@ -62,10 +64,10 @@ def test_queue_moves_and_rounds_are_counted(database):
     metrics.round(9.0, led=False)
     metrics.round(9.0, led=None)
     found = scraped(metrics, jobs)
-    assert found['numa_ext_jobs{state="queued"}'] == 1
-    assert found['numa_ext_jobs{state="planned"}'] == 1
-    assert found['numa_ext_jobs{state="running"}'] == 0
-    assert 0 <= found["numa_ext_jobs_longest_wait_seconds"] < 300
+    assert found['numa_ext_jobs{kind="servers",state="queued"}'] == 1
+    assert found['numa_ext_jobs{kind="servers",state="planned"}'] == 1
+    assert found['numa_ext_jobs{kind="servers",state="running"}'] == 0
+    assert 0 <= found['numa_ext_jobs_longest_wait_seconds{kind="servers"}'] < 300
     assert found['numa_ext_jobs_moves_total{state="planned",term="placed"}'] == 2
     assert found['numa_ext_jobs_moves_total{state="queued",term="no_valid_host"}'] == 1
     for result in ("led", "followed", "failed"):
@@ -107,8 +109,31 @@ def test_elastic_groups_are_counted_by_what_becomes_of_them(database):
 
 def test_an_empty_queue_has_no_wait(database):
     found = scraped(EngineMetrics(), Jobs(database))
-    assert found["numa_ext_jobs_longest_wait_seconds"] == 0
-    assert found['numa_ext_jobs{state="queued"}'] == 0
+    for kind in ("servers", "attach"):
+        assert found[f'numa_ext_jobs_longest_wait_seconds{{kind="{kind}"}}'] == 0
+        assert found[f'numa_ext_jobs{{kind="{kind}",state="queued"}}'] == 0
+
+
+def test_a_server_that_waits_for_a_gpu_hides_no_job_of_servers(database):
+    Leases(database).request(("p", "u"), ASKED, 2, SERVER, Actor("u"))
+    with database.transaction() as connection:
+        connection.execute(tables.job.update().values(queued_at=database.now() - 90_000.0))
+    jobs = Jobs(database)
+    jobs.create(new_job())
+    found = scraped(EngineMetrics(), jobs)
+    for kind in ("servers", "attach"):
+        assert found[f'numa_ext_jobs{{kind="{kind}",state="queued"}}'] == 1
+    assert found['numa_ext_jobs_longest_wait_seconds{kind="attach"}'] >= 90_000
+    assert found['numa_ext_jobs_longest_wait_seconds{kind="servers"}'] < 300
+
+
+def test_a_job_of_a_kind_of_a_later_release_hides_no_figure(database):
+    jobs = Jobs(database)
+    jobs.create(new_job())
+    with database.transaction() as connection:
+        connection.execute(tables.job.update().values(kind="later"))
+    found = scraped(EngineMetrics(), jobs)
+    assert found['numa_ext_jobs{kind="servers",state="queued"}'] == 0
 
 
 def test_without_its_database_an_engine_still_says_what_it_did():

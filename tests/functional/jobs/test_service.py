@@ -310,7 +310,7 @@ def test_a_configured_engine_waits_for_what_does_not_answer(configure, tmp_path)
     )
     shown = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
     assert "numa_ext_jobs_engine_leads 1.0" in shown
-    assert 'numa_ext_jobs{state="queued"} 0.0' in shown
+    assert 'numa_ext_jobs{kind="servers",state="queued"} 0.0' in shown
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     manager.close()
