@@ -114,15 +114,17 @@ class Jobs:
         return self._select(query.limit(limit), unreadable, incomplete=incomplete, known=known)
 
     def projects(self, ended_s: float) -> list[str]:
-        """Return the projects that have a job which has not ended, or has only lately.
+        """Return the projects that have a job of servers which has not ended, or has only lately.
 
         :param ended_s: so many seconds ago at most
         """
         columns = tables.job.c
         lately = columns.ended_at >= Now() - ended_s
-        query = select(columns.project_id).where(columns.state.in_(NOT_FINAL) | lately).distinct()
+        query = select(columns.project_id).where(
+            columns.kind == JobKind.SERVERS, columns.state.in_(NOT_FINAL) | lately
+        )
         with self._database.transaction() as connection:
-            return list(connection.execute(query).scalars())
+            return list(connection.execute(query.distinct()).scalars())
 
     def usage(self, project: str, states: Collection[JobState] = NOT_FINAL) -> tuple[int, int]:
         """Return the number of a project's jobs in one of these states, and of their servers."""

@@ -16,12 +16,14 @@ from nova_numa_ext.orchestrator.reconcile import LostClaims, LostTrusts
 from nova_numa_ext.orchestrator.steps import CLAIM
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.leader import NotLeaderError
+from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.scaling import (
     MemberTemplate,
     ScalingGroups,
     ScalingSource,
 )
 from nova_numa_ext.orchestrator.store.stored_job import Step
+from nova_numa_ext.orchestrator.store.stored_lease import LeaseSpec
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.jobs.plan import ProviderAmount
@@ -29,7 +31,7 @@ from nova_numa_ext.policy.jobs.states import JobState
 from placement_traits.claim_store import ClaimStore
 from placement_traits.claims import Claim
 from placement_traits.errors import ConflictError
-from placement_traits.names import JOB_CONSUMER
+from placement_traits.names import JOB_CONSUMER, RemoteGpuApi, ServiceLevel
 from tests.support.jobs_database import new_job, part
 from tests.support.jobs_world import USER, World
 
@@ -97,6 +99,17 @@ def test_a_claim_that_changes_between_two_looks_is_looked_at_again(world, pool, 
     world.claims.write(replace(read, amounts={pool: {SLOT: 2}}))
     assert lost.release(may) == 0
     assert lost.release(may) == 1
+
+
+def test_projects_that_have_leases_only_are_not_asked_for(world, lost, monkeypatch):
+    """Their claims are compared elsewhere; each question is a request a minute."""
+    asked = LeaseSpec(1000, ServiceLevel.SILVER, RemoteGpuApi.OPENCL)
+    Leases(world.database).request(("of-leases", "u"), asked, 1, "server-1", USER)
+    world.jobs.create(new_job())
+    questions = []
+    monkeypatch.setattr(world.claims, "consumers", lambda each: questions.append(each) or {})
+    lost.release(may)
+    assert questions == ["project-1"]
 
 
 def test_what_other_consumers_of_ours_hold_is_left_alone(world, pool, lost):
