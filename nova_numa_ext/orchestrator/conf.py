@@ -100,15 +100,16 @@ class EngineOptions(Section):
     remote_gpu_unmet: Unmet = option(
         Unmet.WAIT,
         "What becomes of the leases of a server whose flavor asks for remote GPUs, where none has room: ``wait`` until "
-        "one has, or ``stop``: they end, and it is asked for none again as long as it is on a host. The server runs "
-        "on in either case.",
+        "one has, or ``stop``: they end, and it gets no others, unless ``numa-ext-manage purge`` deletes them while it "
+        "is shelved. The server runs on in either case.",
         change="servers that run without their GPUs are of no use later, and others should not wait behind them",
         leave="servers wait for their GPUs",
     )
     remote_gpu_max_wait_s: float = option(
         0.0,
         "Seconds after which the leases of a server whose flavor asks for remote GPUs are given up, where none had "
-        "room; 0: never. It is asked for none again as long as it is on a host. The server runs on in either case.",
+        "room; 0: never. It gets no others, unless ``numa-ext-manage purge`` deletes them while it is shelved. The "
+        "server runs on in either case.",
         minimum=0.0,
         change="servers whose GPUs come late are of no use any more, and others should not wait behind them",
         leave="servers wait for their GPUs",

@@ -119,8 +119,8 @@ class Leases:
     def answered(self, servers: Collection[str]) -> frozenset[str]:
         """Return which of some servers have got what their flavors ask for.
 
-        Those with a lease that lives, and those whose leases ended otherwise than with the server: who has released
-        one is not given another one.
+        Those with a lease that lives, and those whose leases ended otherwise than with the server, before they are
+        purged: who has released one is not given another one.
         """
         columns = tables.lease.c
         query = select(columns.server, columns.state, columns.reasons)

@@ -920,6 +920,32 @@ def test_who_has_released_a_servers_lease_gets_no_other_until_it_was_on_no_host(
     assert [each.server for each in service.leases.find(states=(LeaseState.RESERVED,))] == [OTHER]
 
 
+@pytest.mark.parametrize("why", [LeaseTerm.MAX_WAIT, LeaseTerm.NO_GPU, LeaseTerm.RELEASED])
+def test_what_was_given_up_is_not_asked_for_after_its_server_was_shelved(service, why):
+    """It is where it was purged while the server was on no host."""
+    asking(service)
+    service.round()
+    (first,) = service.leases.find()
+    service.leases.change(first, life.release, ENGINE, (Reason(why, ""),))
+    for _ in range(2):
+        service.round()
+    assert service.state(first) is LeaseState.GONE
+
+    def seen_after_a_shelve(*, purged):
+        del service.placed[SERVER]
+        service.report("c1")
+        _looks(service, 700.0)
+        if purged:
+            service.leases.purge(service.leases.now() + 60)
+        asking(service)
+        service.round()
+        return [each.uuid for each in service.leases.find()]
+
+    assert seen_after_a_shelve(purged=False) == [first.uuid]
+    (second,) = seen_after_a_shelve(purged=True)
+    assert second != first.uuid
+
+
 def test_leases_of_flavors_count_against_the_limits_of_their_project(service, caplog):
     service.limits["project-1"] = Limits(leases=2, gpu_memory_mb=2500)
     asking(service, count=3)
