@@ -195,7 +195,6 @@ class LeaseRounds:
         """
         # The claims first: a lease's row is there before its claim.
         lent = self._pools()
-        self._wires.forget()
         there = {each.consumer: each for each in self._held(lent)}
         unread: set[str] = set()
 
@@ -204,6 +203,9 @@ class LeaseRounds:
             trouble(uuid, error)
 
         living = {each.uuid: each for each in self._leases.living(unreadable)}
+        self._wires.forget(
+            {key for key, each in living.items() if _is_astray(each, there.get(key))}
+        )
         before = self._suspects
         seconds = {each.move.second for each in living.values() if each.move is not None}
         known = living.keys() | unread | seconds
@@ -491,6 +493,13 @@ class LeaseRounds:
             return False
         _LOG.warning("the claim of lease %s was gone, and is there again", stored.uuid)
         return True
+
+
+def _is_astray(stored: StoredLease, claim: Claim | None) -> bool:
+    """Return whether a lease that stays where it is holds other NICs than it should; it may have changed since."""
+    if claim is None or not stored.claimed or stored.move is not None:
+        return False
+    return {*lease_claims.wires(claim.amounts)} != {*lease_claims.wires(stored.amounts)}
 
 
 @dataclass(frozen=True, slots=True)

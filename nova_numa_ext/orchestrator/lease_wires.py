@@ -4,11 +4,13 @@
 A lease that is promised bandwidth holds it at both ends, of its GPU's host and of its server's, and of neither where
 these are one host. Nova moves servers as it likes; one write in Placement swaps what the lease holds then, and GPU and
 core stay. Where Placement refuses, because the NIC there has no room left, the lease keeps its GPU and holds what it
-held: its server is there already. It is tried again each minute, and logged once.
+held: its server is there already. It is tried again each minute, and logged once. Where an engine died between
+Placement and the row, the next look finds that the claim is of other NICs than the row, and both are made as they
+should be.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -37,9 +39,14 @@ class LeaseWires:
         self._leases, self._claims, self._nic = stored, claims, nic
         self._followed: dict[str, tuple[str, str]] = {}
         self._refused: dict[str, tuple[str, str]] = {}
+        self._astray: Collection[str] = ()
 
-    def forget(self) -> None:
-        """Look at all leases again, those that were refused, too."""
+    def forget(self, astray: Collection[str] = ()) -> None:
+        """Look at all leases again, those that were refused, too.
+
+        :param astray: those whose claims are of other NICs than their rows
+        """
+        self._astray = astray
         self._refused = {
             uuid: place
             for uuid, place in self._refused.items()
@@ -73,7 +80,7 @@ class LeaseWires:
             return stored
         nics = self._nics(stored, pool, client)
         desired = lease_claims.rewired(stored.amounts, nics, stored.asked.network_mbps)
-        if desired == stored.amounts:
+        if desired == stored.amounts and stored.uuid not in self._astray:
             return stored
         swapped = self._swapped(stored, desired, place, actor, may)
         if swapped is not stored:
