@@ -6,8 +6,9 @@ none does. Gangs are asked in order, and
 
 * one that finds room gets it: GPUs of its server's own host first, else the least shared ones;
 * one that finds none while others that were asked before it have just been given theirs, has these rearranged by the
-  flow of least cost (:mod:`.rounds`): one that may go to two fabrics makes room for one that may not. None that was
-  placed loses its place, so the gangs that are placed are the first ones in order that can be, together;
+  flow of least cost (:mod:`.rounds`): one that may go to two fabrics makes room for one that may not, and any other one
+  leaves the GPUs of a server's own host to that where the NIC there has no room left. None that was placed loses its
+  place, so the gangs that are placed are the first ones in order that can be, together;
 * one that finds none at all waits, and of the GPUs that are kept for it (:mod:`.keeping`) no later one gets anything:
   as many as it needs, the ones nearest to what it needs. So a large one does not wait for ever behind small ones, and
   these go on by the other GPUs. One that waits for the NIC of its server's host alone keeps no GPU.
@@ -167,7 +168,8 @@ class _Planning:
                 self._place(gang, found)
                 return
             lacking = self._lacking(gang)
-            if lacking is None and self._rearrange(gang):
+            asked_as = gang if lacking is None else self._at_home(gang)
+            if asked_as is not None and self._rearrange(gang, asked_as):
                 return
             self.refused[kind] = lacking or self._why(gang)
             self.able[kind] = frozenset() if lacking else able_for(self.given, gang)
@@ -183,9 +185,19 @@ class _Planning:
 
     def _lacking(self, gang: LeaseGang) -> Reason | None:
         """Return why a gang waits for which there are GPUs, if only its client's NIC had room."""
-        if self._room(gang) is None or places(self.left, gang, self.kept) is None:
+        if self._room(gang) is None:
             return None
-        return Reason(LeaseTerm.CLIENT_NETWORK, gang.count * gang.network_mbps)
+        found = places(self.left, gang, self.kept)
+        if found is None:
+            return None
+        remote = sum(each.host != gang.client for each in found)
+        return Reason(LeaseTerm.CLIENT_NETWORK, remote * gang.network_mbps)
+
+    def _at_home(self, gang: LeaseGang) -> LeaseGang | None:
+        """Return a gang that asks for GPUs of its server's own host, over no wire; None where that can have none."""
+        if gang.client not in self.lenders or gang.pool:
+            return None
+        return replace(gang, pool=gang.client, network_mbps=0)
 
     def _keep(self, gang: LeaseGang, kind: Hashable) -> None:
         left, nearest = self.nearest.get(kind, ((), None))
@@ -215,8 +227,11 @@ class _Planning:
         none = Reason(LeaseTerm.NO_GPU, gang.api, gang.part.memory_mb)
         return none if full else Reason(LeaseTerm.IN_ORDER, "")
 
-    def _rearrange(self, gang: LeaseGang) -> bool:
-        """Let gangs that were placed make room for one more; return whether all have places then."""
+    def _rearrange(self, gang: LeaseGang, asked_as: LeaseGang) -> bool:
+        """Let gangs that were placed make room for one more; return whether all have places then.
+
+        :param asked_as: by what its GPUs are looked for: of its server's own host alone, perhaps
+        """
         movable = [
             each
             for each, gpus in self.placed.values()
@@ -232,7 +247,7 @@ class _Planning:
         asked = [*movable, gang]
         machines = _machines(trial.left, self.kept)
         clients = {each.client or "": _client(each, trial._room(each)) for each in asked}
-        works = [_work(each) for each in asked]
+        works = [_work(each) for each in (*movable, asked_as)]
         hosts = [*(machine for machine, _ in machines.values()), *clients.values()]
         where = plan_round(works, hosts, self.solve, RoundSettings()).placed
         for each in asked:

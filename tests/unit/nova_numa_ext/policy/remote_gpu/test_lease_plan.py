@@ -179,6 +179,24 @@ def test_a_gpu_of_the_servers_own_host_takes_nothing_of_its_nic() -> None:
     assert str(found.waits["b"]) == "client_network=400"
 
 
+def test_what_the_nic_of_its_host_lacks_is_for_the_gpus_of_other_hosts_only() -> None:
+    pair = of("pair", "c1", "main", count=2, network_mbps=400, nic=nic(700))
+    found = plan([pair], [pool("c1"), pool("g1")], None)
+    assert str(found.waits["pair"]) == "client_network=400"
+
+
+@SOLVERS
+def test_a_gpu_of_the_servers_own_host_is_left_to_it_where_its_nic_is_full(solve: Solver) -> None:
+    pools = [pool("c1"), pool("g1")]
+    queue = [gang("any"), of("near", "c1", "main", network_mbps=400, nic=nic(900))]
+    assert gpus(plan(queue, pools, None)) == {"any": ["c1:a"]}, "without a solver"
+    found = plan(queue, pools, solve)
+    assert gpus(found) == {"any": ["g1:a"], "near": ["c1:a"]}
+    assert found.chosen["near"][0].route.client_nic == ""
+    elsewhere = [queue[0], replace(queue[1], pool="g1")]
+    assert str(plan(elsewhere, pools, solve).waits["near"]) == "client_network=400"
+
+
 @SOLVERS
 def test_what_is_rearranged_is_no_more_than_a_nic_has(solve: Solver) -> None:
     pools = [pool("g1", fabrics=("east",)), pool("g2", fabrics=("west",))]
