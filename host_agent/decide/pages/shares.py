@@ -49,7 +49,7 @@ class Memory:
     :param search: BWAP's search
     :param search_reasons: why the search stands where it does
     :param clipped: why the shares are not the desired ones
-    :param held: its pages must stay where they are; the search pauses
+    :param held: the search pauses: its pages must stay where they are, or are too few to be divided by its steps
     :param fitted_to: what the shares were fitted to: while that is the same, so are they
     """
 
@@ -69,7 +69,7 @@ class Memory:
     @property
     def moving(self) -> bool:
         """The search waits for pages to arrive, and they were sent."""
-        sent = self.shares is not None
+        sent = self.shares is not None and self.searching
         return sent and self.search is not None and self.search.phase is bwap.BwapPhase.PLACING
 
     @property
@@ -129,14 +129,16 @@ def _searched(
 ) -> Memory:
     """Go on with a search where a sample was taken; it measures when the pages are where they *can* be.
 
-    A guest that has just started has hardly any pages: no step of a search shows in them, so it begins later.
+    A guest that has just started has hardly any pages: no step of a search shows in them, so it begins later. One that
+    has begun, of a guest that has started again since, pauses until then.
     """
     search, why = _search(guest, cores, inputs, before.known)
     desired = search.desired
     fitted = _fitted(Memory(desired), guest, cores, before, options)
     indivisible = _INDIVISIBLE * huge_page_share(guest.resident_mb)
     counters = inputs.counters_of(guest.uuid)
-    if indivisible >= options.bwap.step:
+    held = indivisible >= options.bwap.step
+    if held:
         search = replace(search, queued_s=math.inf) if search.queued else search
     elif counters is not None:
         now = fitted.shares
@@ -162,7 +164,7 @@ def _searched(
             Term.MEMORY_POLICY_USED, MemoryPolicy.LOCAL, "neither calibration nor counters"
         )
         why, fitted = (used,), _fitted(Memory(cores.local), guest, cores, before, options)
-    return replace(fitted, search=search, search_reasons=why)
+    return replace(fitted, search=search, search_reasons=why, held=held)
 
 
 def _knows_nothing(used: Reason, search: bwap.BwapSearch, options: Options) -> bool:

@@ -12,6 +12,7 @@ from host_agent.conf.memory import MemoryOptions
 from host_agent.conf.options import Options
 from host_agent.decide.balancing import BalancingState, refine
 from host_agent.decide.cores.slots import CoreLayout
+from host_agent.decide.pages.turns import read_often
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation
 from host_agent.model.balancing import BalancingInputs
 from host_agent.model.counters import ServerCounters
@@ -227,6 +228,34 @@ def test_a_search_waits_for_pages_that_it_can_divide() -> None:
     for _ in range(QUICK.bwap.stable_samples):
         found = desired(rounds.round(), "a")
     assert found.memory_shares == pytest.approx(dict.fromkeys(range(4), 0.25))
+
+
+def test_a_search_whose_pages_cannot_be_divided_any_more_keeps_no_other_one_waiting() -> None:
+    """Its guest has started again; it goes on when that has its memory back."""
+    specs = {**BE, "numa_ext:memory_policy": "bwap_uniform"}
+    options = replace(QUICK, bwap=replace(QUICK.bwap, at_once=1))
+    rounds = Rounds([guest("a", specs), guest("b", specs)], options)
+    rounds.counters = dict.fromkeys("ab", ServerCounters(mpi=0.02, stall_rate=1.0))
+
+    def begun() -> set[str]:
+        for _ in range(2 * options.bwap.stable_samples):
+            rounds.round()
+        known = rounds.state.memory
+        found = {name for name in "ab" if known[name].begun}
+        assert {name for name in "ab" if known[name].moving} == found
+        assert read_often(known, options.bwap) == found
+        return found
+
+    (first,) = begun()
+    whole = rounds.guests
+    few = tuple(one.ram[0]._replace(resident_kb=((3, 6 * 1024),)) for one in whole)
+    rounds.guests = [
+        replace(one, ram=(little,)) if one.uuid == first else one
+        for one, little in zip(whole, few, strict=True)
+    ]
+    assert begun() == {"a", "b"} - {first}
+    rounds.guests = whole
+    assert begun() == {"a", "b"}
 
 
 def test_a_search_that_leaves_the_queue_says_no_more_that_it_waits_for_its_turn() -> None:
