@@ -131,7 +131,7 @@ def phase_network(
             rows.append((number, nodes.aggregators + task.kind, 1, task.cost))
         rows += [(number, 1 + machine, 1, cost) for machine, cost in task.preferred]
     of_tasks = np.array(rows, dtype=np.float64)
-    kinds, machines = _cheapest(room, kind_cost, len(tasks))
+    kinds, machines = _cheapest(room * (machine_room > 0), kind_cost, len(tasks))
     of_kinds = np.column_stack(
         (nodes.aggregators + kinds, 1 + machines, room[kinds, machines], kind_cost[kinds, machines])
     )
@@ -154,9 +154,11 @@ def _cheapest(
 ) -> tuple[Integers, Integers]:
     """Return kinds and machines of the arcs between them: of each kind its cheapest machines that have room.
 
+    :param room: none on machines that take no task at all: these would stand in the places of others
     :param most: so many of a kind
     """
-    kinds, found = [], []
+    none = np.zeros(0, dtype=np.int64)
+    kinds, found = [none], [none]
     for kind, costs in enumerate(kind_cost):
         machines = np.nonzero(room[kind] > 0)[0]
         if len(machines) > most:

@@ -70,3 +70,18 @@ def test_a_fleet_of_ten_thousand_hosts_is_no_larger_network_than_it_has_tasks() 
     assert len(network.tails) == 10 * 2 + 10 + 10 + 10
     heads = network.heads[network.tails == 10_001]
     assert sorted(heads) == list(range(9_991, 10_001))
+
+
+def test_machines_that_take_no_task_stand_in_no_places_of_others() -> None:
+    """The cheapest two take none; with them in the network the only task would have no machine."""
+    tasks = [TaskNode(0, 0, 1.0, 9.0)]
+    room, cost = np.ones((1, 3), dtype=np.int64), np.array([[0.0, 0.1, 0.2]])
+    network = phase_network(tasks, room, cost, np.array([0, 0, 1]))
+    assert least_cost(network) == units(1.0) + units(0.2)
+
+
+def test_a_network_without_kinds_has_arcs_to_the_queue_alone() -> None:
+    tasks = [TaskNode(0, 0, None, 9.0)]
+    none, no_cost = np.zeros((0, 2), dtype=np.int64), np.zeros((0, 2))
+    network = phase_network(tasks, none, no_cost, np.array([0, 0]))
+    assert least_cost(network) == units(9.0 + 1 / COST_UNIT)
