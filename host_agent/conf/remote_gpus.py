@@ -13,6 +13,12 @@ from placement_traits.pool_tree import LentGpu, LentNic, LentPool, pool_tree
 
 FAKE: Final = "fake"
 
+PAUSE_SPREAD: Final = 0.25
+"""Part by which a pause between two turns is longer or shorter, so that hosts do not ask in step."""
+
+SILENT_S: Final = 60.0
+"""Seconds without a report after which the job service takes a host for silent."""
+
 
 @dataclass(frozen=True, slots=True)
 class RemoteGpuOptions(Section):
@@ -183,7 +189,8 @@ class RemoteGpuOptions(Section):
         minimum=0.0,
         maximum=45.0,
         change="leases are often asked for by hand (lower)",
-        leave="leases are what flavors ask for; a host that is silent for 60 s counts as gone",
+        leave="leases are what flavors ask for; with 1.25 times interval_s it must be less than the 60 s after which a "
+        "host that is silent counts as gone",
     )
 
     def check(self) -> None:
@@ -201,12 +208,22 @@ class RemoteGpuOptions(Section):
         if self.guests and not (self.uses and self.transport):
             allowed = "false, or uses = true and the name of a transport"
             raise InvalidValueError("[remote_gpus]guests", self.guests, allowed)
+        self._check_rest()
         self.nodes()
         if self.gpus:
             if not self.transport:
                 allowed = "the name of a transport, as gpus are lent"
                 raise InvalidValueError("[remote_gpus]transport", "", allowed)
             pool_tree(self.lent("this host"))
+
+    def _check_rest(self) -> None:
+        """Refuse a rest after which the service may have taken this host for silent; it ends at a turn."""
+        longest_s = SILENT_S - (1 + PAUSE_SPREAD) * self.interval_s
+        if self.uses and not self.gpus and self.rest_s and self.rest_s >= longest_s:
+            allowed = f"0, or less than {longest_s:g} s with this interval_s"
+            if longest_s <= 0:
+                allowed = "0 with this interval_s"
+            raise InvalidValueError("[remote_gpus]rest_s", self.rest_s, allowed)
 
     def nodes(self) -> Mapping[str, tuple[Path, ...]]:
         """Return the nodes in /dev of each lent GPU that has some.

@@ -4,7 +4,7 @@
 The service does not wait: a host asks every few seconds with the ETag of the last answer, each pause a random part
 longer or shorter, so that hosts do not ask in step. It reports what has changed at once, and otherwise often enough not
 to be taken for silent. A host on which nothing asks for a remote GPU, and of which the service has asked nothing,
-*rests*: it asks and reports much less often, until its own servers change.
+*rests*: it asks and reports much less often, until its own servers change, or a question or a report is lost.
 
 The last answer is on disk. Where the service does not answer, whether this process is a new one or not, leases run on
 as it asked. Where it answers that it cannot say now (503), as one does whose old database was restored, it is reported
@@ -21,6 +21,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from host_agent.conf.remote_gpus import PAUSE_SPREAD
 from host_agent.remote_gpu.answer import (
     AttachedLease,
     LeaseAnswer,
@@ -37,7 +38,6 @@ from placement_traits.plain import Value
 _LOG: Final = logging.getLogger(__name__)
 _VERSION: Final = 1
 _REPORT_S: Final = 15.0
-_SPREAD: Final = 0.25
 
 
 class SaysNothingError(ServiceUnavailableError):
@@ -118,6 +118,7 @@ class LeaseTurns:
             answered = True
         except ServiceUnavailableError as error:
             _LOG.warning("leases run on as they are: %s", error)
+            self._asked_s = -math.inf  # it rests only while it is heard
             answered, says_nothing = False, isinstance(error, SaysNothingError)
         if not self._known:
             return answered  # what runs here may be of leases: nothing is ended on a guess
@@ -132,6 +133,7 @@ class LeaseTurns:
                     self._reported = None
         except ServiceUnavailableError as error:
             _LOG.warning("what is done for leases is not reported: %s", error)
+            self._asked_s = -math.inf
             return False
         return answered
 
@@ -188,4 +190,4 @@ class LeaseTurns:
 
 def pause_s(interval_s: float) -> float:
     """Return how long a host waits until its next turn, seconds."""
-    return interval_s * random.uniform(1 - _SPREAD, 1 + _SPREAD)
+    return interval_s * random.uniform(1 - PAUSE_SPREAD, 1 + PAUSE_SPREAD)

@@ -652,9 +652,21 @@ def test_a_host_asks_only_while_one_of_its_servers_asks_for_a_gpu(hosts):
     hosts.rounds(2)
     assert hosts.turns["c1"].answer == LeaseAnswer()
     assert turns_of_a_minute(hosts, "c1").count("GET") == 2
+
+
+def test_a_host_whose_question_or_report_is_lost_does_not_rest(hosts):
+    """So two lost ones in a row are no minute of silence, after which its servers would get nothing."""
+    hosts.rest_s = {"c1": 30.0}
+    hosts.start("c1")
+    turns_of_a_minute(hosts, "c1")
     hosts.service_up, before = False, hosts.tried
     turns_of_a_minute(hosts, "c1")
-    assert hosts.tried - before == 2
+    assert hosts.tried - before > 15
+    hosts.service_up = True
+    assert sorted(turns_of_a_minute(hosts, "c1")) in (
+        ["GET"] * 2 + ["POST"] * 2,
+        ["GET"] * 3 + ["POST"] * 2,
+    )
 
 
 class HostAdapter:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from host_agent.conf.remote_gpus import RemoteGpuOptions
+from host_agent.conf.remote_gpus import PAUSE_SPREAD, SILENT_S, RemoteGpuOptions
+from nova_numa_ext.orchestrator.lease_steps import LOST_S
 from placement_traits.errors import InvalidValueError
 
 LENDS: dict[str, Any] = {
@@ -46,3 +47,14 @@ def test_guests_are_led_by_who_knows_which_servers_run_and_by_which_transport() 
     for lacks in ({"uses": True}, {"transport": "mine"}):
         with pytest.raises(InvalidValueError, match="uses = true and the name of a transport"):
             RemoteGpuOptions(guests=True, **lacks)  # type: ignore[arg-type]
+
+
+def test_no_host_rests_until_the_service_takes_it_for_silent() -> None:
+    assert SILENT_S == LOST_S
+    assert RemoteGpuOptions(uses=True, rest_s=45.0, interval_s=11.9).rest_s == 45.0
+    for rest_s, interval_s in ((45.0, 12.0), (30.0, 24.0), (1.0, 50.0)):
+        assert rest_s + (1 + PAUSE_SPREAD) * interval_s >= LOST_S
+        with pytest.raises(InvalidValueError, match="rest_s"):
+            RemoteGpuOptions(uses=True, rest_s=rest_s, interval_s=interval_s)
+        assert RemoteGpuOptions(uses=True, rest_s=0.0, interval_s=interval_s).rest_s == 0.0
+        assert RemoteGpuOptions(**LENDS, uses=True, rest_s=rest_s, interval_s=interval_s).uses
