@@ -61,7 +61,7 @@ from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.remote_gpu.making_room import RebalanceRules
 from nova_numa_ext.policy.remote_gpu.network import Solver
 from placement_traits.claim_store import ClaimStore
-from placement_traits.errors import NumaExtError, ServiceUnavailableError
+from placement_traits.errors import NumaExtError
 from placement_traits.reason import Reason
 
 _LOG: Final = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ class JobEngine:
             return False
         try:
             return self._more.is_set() or self._wakes.waits()
-        except ServiceUnavailableError:
+        except NumaExtError:
             return False  # the round comes in its time, and says so
 
     def samples(self) -> Iterator[Sample]:
@@ -249,7 +249,7 @@ class JobEngine:
         if term is None or self._stopping.is_set():
             return None
         self._more.clear()
-        self._wakes.take()
+        self._take_wakes()
         engaged = Engaged(
             self._jobs,
             self._trusts,
@@ -309,6 +309,14 @@ class JobEngine:
         else:
             self._hands.well(Concern.RECOVERY)
         return found is not None
+
+    def _take_wakes(self) -> None:
+        """Take what has woken this engine; where that fails the round is done all the same."""
+        try:
+            self._wakes.take()
+            self._hands.well(Concern.WAKES)
+        except Exception as error:  # noqa: BLE001 - nothing depends on a row: logged, and tried again in the next round
+            self._hands.trouble(Concern.WAKES, "rounds begin by the time alone for now", error)
 
     def _lead(self, term: Term) -> None:
         if self._stopping.is_set():

@@ -31,6 +31,7 @@ class Concern(StrEnum):
     LEASES = "leases"
     LEASE_CLAIMS = "claims of leases"
     SCALING = "elastic groups"
+    WAKES = "wakes"
 
 
 @dataclass(frozen=True, slots=True)

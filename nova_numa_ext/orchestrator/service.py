@@ -194,17 +194,21 @@ def _rounds(
                 _LOG.error("no round: %s", error, exc_info=None if foreseen else error)
             trouble = found
         manager.on_round()
-        _pause(engine, began_s, interval_s * random.uniform(0.9, 1.1), stop)
+        until_s = time.monotonic() + interval_s * random.uniform(0.9, 1.1)
+        try:
+            _pause(engine, began_s, until_s, stop)
+        except Exception as error:  # noqa: BLE001 - a guard as above: the next round comes in its time
+            _LOG.warning("nothing wakes the engine until the next round: %s", error, exc_info=error)
+            stop.wait(max(until_s - time.monotonic(), 0.0))
 
 
-def _pause(engine: JobEngine, began_s: float, most_s: float, stop: threading.Event) -> None:
+def _pause(engine: JobEngine, began_s: float, until_s: float, stop: threading.Event) -> None:
     """Wait for the time of the next round, or until something wakes the engine.
 
     It is not woken for as long as the last round took: half of the time at most goes into rounds, however much happens.
     """
     now_s = time.monotonic()
-    until_s = now_s + most_s
-    stop.wait(min(max(now_s - began_s, _WAKE_S), most_s))
+    stop.wait(min(max(now_s - began_s, _WAKE_S), until_s - now_s))
     while not stop.is_set() and (left_s := until_s - time.monotonic()) > 0 and not engine.woken():
         stop.wait(min(_WAKE_S, left_s))
 

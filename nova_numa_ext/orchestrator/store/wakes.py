@@ -9,6 +9,8 @@ same: nothing depends on a row.
 Rows are inserted and deleted, never changed: two nodes of a Galera cluster do not stand in each other's way.
 """
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from sqlalchemy import Connection, delete, insert, select
@@ -18,7 +20,7 @@ from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.tables import Now
 
-_MOST: Final = 1000
+_AT_ONCE: Final = 1000
 
 
 def wake(connection: Connection, actor: Actor | None = None) -> None:
@@ -40,17 +42,29 @@ class Wakes:
         self._database = database
 
     def waits(self) -> bool:
-        """Return whether there is something new."""
+        """Return whether there is something new.
+
+        :raises LostRaceError: as of a read that Galera has aborted
+        """
         return bool(self._found(1))
 
     def take(self) -> None:
-        """Delete what is there: a round begins that sees what came with it."""
-        found = self._found(_MOST)
-        if found:
-            gone = delete(tables.wake).where(tables.wake.c.id.in_(found))
-            self._database.again(lambda connection: connection.execute(gone))
+        """Delete all that is there, such as of days without an engine: a round begins that sees what came with it.
 
-    def _found(self, most: int) -> list[int]:
+        Row by row, by what was read: a range would wait for transactions that have not ended.
+
+        :raises LostRaceError: others were faster each time
+        """
+        found = self._found()
+        for first in range(0, len(found), _AT_ONCE):
+            some = found[first : first + _AT_ONCE]
+            self._database.again(partial(_deleted, some))
+
+    def _found(self, most: int | None = None) -> list[int]:
         query = select(tables.wake.c.id).limit(most)
         with self._database.transaction() as connection:
             return list(connection.execute(query).scalars())
+
+
+def _deleted(found: Sequence[int], connection: Connection) -> None:
+    connection.execute(delete(tables.wake).where(tables.wake.c.id.in_(found)))

@@ -5,9 +5,12 @@ import threading
 import time
 import uuid
 
+from sqlalchemy import insert
+
 from nova_numa_ext.orchestrator import service
+from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
-from nova_numa_ext.orchestrator.store.database import Database
+from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.leader import Election
 from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
@@ -100,5 +103,48 @@ def test_rounds_take_half_of_the_time_at_most():
             return True
 
     began_s = time.monotonic()
-    service._pause(Engine(), began_s - 0.6, 3600.0, threading.Event())
+    service._pause(Engine(), began_s - 0.6, began_s + 3600.0, threading.Event())
     assert 0.6 <= time.monotonic() - began_s < 60.0
+
+
+def aborted():
+    """As Galera ends a read that another node's write stands against."""
+    raise LostRaceError("Another transaction on the same rows was faster.")
+
+
+def test_what_hinders_waking_ends_neither_rounds_nor_their_thread(tmp_path, monkeypatch, caplog):
+    """A read that is aborted, what no one has foreseen, and rows that cannot be deleted."""
+    world = World(tmp_path)
+    world.rounds()
+    monkeypatch.setattr(world.engine._wakes, "waits", aborted)
+    assert not world.engine.woken()
+    monkeypatch.setattr(world.engine._wakes, "take", aborted)
+    job = world.jobs.create(new_job())
+    world.rounds()
+    assert world.state(job) is not JobState.QUEUED
+    assert "rounds begin by the time alone for now" in caplog.text
+
+    class Engine:
+        def __init__(self):
+            self.rounds = 0
+
+        def round(self):
+            self.rounds += 1
+            if self.rounds == 3:
+                stop.set()
+
+        def woken(self):
+            raise RuntimeError("not foreseen")
+
+    engine, stop = Engine(), threading.Event()
+    service._rounds(engine, 0.3, ServiceManager(), stop)
+    assert engine.rounds == 3
+
+
+def test_what_has_come_in_days_without_an_engine_wakes_it_once(database):
+    wakes = Wakes(database)
+    with database.transaction() as connection:
+        connection.execute(insert(tables.wake), [{"at": 1.0}] * 2500)
+    assert wakes.waits()
+    wakes.take()
+    assert not wakes.waits()
