@@ -108,36 +108,8 @@ class LeaseMoves:
         route = replace(found.route, client_nic=nic if nic in stored.amounts else "")
         if found.host == stored.lease.client_host:
             route = replace(route, pool_nic="", client_nic="")
-        return self._planned(stored, replace(found, route=route), move, actor)
-
-    def plan(
-        self, stored: StoredLease, to: ChosenGpu, actor: Actor, reasons: Sequence[Reason]
-    ) -> StoredLease:
-        """Store that a lease goes to a GPU; its next steps are those of any move.
-
-        :param to: that, and by which NICs it is reached
-        :param reasons: why
-        :raises LostRaceError: it has changed since it was read
-        """
-        return self._planned(stored, to, LeaseTransfer(to.host), actor, reasons)
-
-    def _planned(
-        self,
-        stored: StoredLease,
-        to: ChosenGpu,
-        move: LeaseTransfer,
-        actor: Actor,
-        reasons: Sequence[Reason] = (),
-    ) -> StoredLease:
-        part = GpuSlice(stored.asked.memory_mb, stored.asked.level)
-        chosen = replace(
-            move,
-            second=str(uuids.uuid4()),
-            host=to.host,
-            gpu=to.route.gpu,
-            amounts=lease_claims.amounts(part, to.route, stored.asked.network_mbps),
-        )
-        return self._leases.plan_move(stored, chosen, actor, reasons)
+        chosen = transfer(stored, replace(found, route=route), move)
+        return self._leases.plan_move(stored, chosen, actor)
 
     def _left(
         self,
@@ -187,3 +159,19 @@ class LeaseMoves:
 
     def _stays(self, stored: StoredLease, actor: Actor) -> StoredLease:
         return self._leases.plan_move(stored, None, actor, (Reason(LeaseTerm.NO_MOVE, ""),))
+
+
+def transfer(stored: StoredLease, to: ChosenGpu, move: LeaseTransfer) -> LeaseTransfer:
+    """Return a move of a lease with the GPU that was chosen for it; its next steps are those of any move.
+
+    :param to: that, and by which NICs it is reached
+    :param move: what is known of it before
+    """
+    part = GpuSlice(stored.asked.memory_mb, stored.asked.level)
+    return replace(
+        move,
+        second=str(uuids.uuid4()),
+        host=to.host,
+        gpu=to.route.gpu,
+        amounts=lease_claims.amounts(part, to.route, stored.asked.network_mbps),
+    )

@@ -4,15 +4,23 @@
 It begins a move by storing it with its lease; :mod:`.lease_moves` carries it out, as one that an administrator asked
 for. A lease is begun to move only while it is attached, and says so; the one that waits says how many leases move for
 it. Where moves are only observed, nothing is stored but that, and each plan is logged once.
+
+All moves of a plan are stored in one transaction, each with the gang for which it is, and with the leases of that gang
+the room that it is to have. By these rows, whichever process reads them, nobody else gets that room
+(:func:`nova_numa_ext.policy.remote_gpu.lease_plan.plan`). It is kept until the gang has GPUs, there or elsewhere. Where
+no move is under way any more and the gang still waits, as when one was refused, it is kept no longer.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from nova_numa_ext.orchestrator.lease_moves import LeaseMoves
+from nova_numa_ext.orchestrator.lease_moves import transfer
 from nova_numa_ext.orchestrator.store.actor import Actor
-from nova_numa_ext.orchestrator.store.stored_lease import StoredLease
+from nova_numa_ext.orchestrator.store.leases import Leases
+from nova_numa_ext.orchestrator.store.stored_lease import LeaseTransfer, StoredLease
 from nova_numa_ext.policy.remote_gpu.lease_plan import LeaseGang, LeasePlan
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
@@ -35,65 +43,85 @@ MOST_GANGS: Final = 4
 """Gangs that wait for which room is looked for in a round, the first ones in order."""
 
 
+@dataclass(frozen=True, slots=True)
+class RoomRound:
+    """What one round did for gangs that wait, by their uuids.
+
+    :param said: of the moves that make room for one
+    :param changed: leases of gangs as they are stored now
+    """
+
+    said: Mapping[str, Reason] = field(default_factory=dict)
+    changed: Mapping[str, list[StoredLease]] = field(default_factory=dict)
+
+
 class LeaseRebalance:
     """Makes room for leases that wait; for one thread at a time.
 
-    :ivar begun: moves so far, of this process
     :param asked: what a lease asks of another GPU
     """
 
     def __init__(
         self,
         rules: RebalanceRules,
-        moves: LeaseMoves,
+        stored: Leases,
         asked: Callable[[StoredLease], LeaseGang],
     ) -> None:
-        self._rules, self._moves, self._asked = rules, moves, asked
+        self._rules, self._leases, self._asked = rules, stored, asked
         self._observed: RoomForGang | None = None
-        self._under_way: dict[str, Reason] = {}
-        self.begun = 0
 
     def round(
         self,
         found: LeasePlan,
         waiting: Sequence[LeaseGang],
+        members: Mapping[str, Sequence[StoredLease]],
         living: Iterable[StoredLease],
         lent: Callable[[], Sequence[Pool]],
         *,
-        now: float,
         actor: Actor,
-    ) -> Mapping[str, Reason]:
-        """Begin the moves that make room for the first gang that can be made room for; return what is said of it.
+    ) -> RoomRound:
+        """Begin the moves that make room for the first gang that can be made room for; return what is so now.
 
-        :param found: what was decided of leases that wait
+        :param found: what was decided of leases that wait; of those that are not in its ``waits`` nothing is begun
         :param waiting: all of these, in order
+        :param members: their leases, by gang
         :param living: all leases, as of this round
         :param lent: returns the pools, with what is free before that decision
-        :param now: the database's time
-        :raises LostRaceError: a lease has changed since it was read
+        :raises LostRaceError: a lease has changed since it was read; no move has begun
         """
-        if self._rules.mode is Rebalancing.OFF or not found.waits:
-            return {}
         leases = {each.uuid: each for each in living}
-        if any(each.move is not None for each in leases.values()):
-            return (
-                self._under_way
-            )  # what these leave is not free yet, and may be all that is needed
-        self._under_way = {}
-        there = tuple(lent())
+        moving = Counter(each.move.gang for each in leases.values() if each.move is not None)
+        kept_in_vain = {
+            uuid: self._leases.forget_room(members[uuid], actor)
+            for uuid in found.waits
+            if uuid not in moving and any(each.room for each in members[uuid])
+        }
+        said = {
+            gang: Reason(LeaseTerm.MOVES_FOR_IT, number)
+            for gang, number in moving.items()
+            if gang in found.waits
+        }
+        # What those leave that move is not free yet, and may be all that is needed.
+        off = self._rules.mode is Rebalancing.OFF
+        if off or not found.waits or moving or kept_in_vain:
+            return RoomRound(said, kept_in_vain)
+        there, promised = tuple(lent()), Counter[str]()
         for gang in waiting:
             for gpu in found.chosen.get(gang.uuid, ()):
                 there = pools.counted(there, gang.held(gpu))
+                promised[gpu.route.client_nic] += gang.network_mbps
         settled = self._settled(leases.values(), movable_gpus(there))
         short = [each for each in waiting if each.uuid in found.waits][:MOST_GANGS]
-        for gang in short:
-            if found.waits[gang.uuid].term == LeaseTerm.CLIENT_NETWORK:
+        now = self._leases.now()
+        for each in short:
+            if found.waits[each.uuid].term == LeaseTerm.CLIENT_NETWORK:
                 continue
+            gang = _beside(each, promised)
             room = self._room(gang, found, there, [*settled(gang, now)], leases)
             if room is not None:
-                return self._begin(room, leases, now, actor)
+                return self._begin(room, gang, members[gang.uuid], leases, actor)
         self._observed = None
-        return {}
+        return RoomRound()
 
     def _settled(
         self, living: Iterable[StoredLease], gpus: frozenset[str]
@@ -136,25 +164,43 @@ class LeaseRebalance:
         )
 
     def _begin(
-        self, room: RoomForGang, leases: Mapping[str, StoredLease], now: float, actor: Actor
-    ) -> Mapping[str, Reason]:
-        found = {room.gang: Reason(LeaseTerm.ROOM_BY_MOVES, len(room.moves))}
+        self,
+        room: RoomForGang,
+        gang: LeaseGang,
+        members: Sequence[StoredLease],
+        leases: Mapping[str, StoredLease],
+        actor: Actor,
+    ) -> RoomRound:
+        found = RoomRound({room.gang: Reason(LeaseTerm.ROOM_BY_MOVES, len(room.moves))})
         if self._rules.mode is Rebalancing.OBSERVE:
             if room != self._observed:
                 _LOG.info("gang %s would have room if these moved: %s", room.gang, _shown(room))
             self._observed = room
             return found
-        moved = [each.moved_at for each in leases.values() if each.moved_at is not None]
-        lately = sum(now - each < MINUTE_S for each in moved)
+        lately = self._leases.moved_lately(MINUTE_S)
         if lately + len(room.moves) > self._rules.moves_per_minute:
             return found
         _LOG.info("these leases move, to make room for gang %s: %s", room.gang, _shown(room))
-        why = (Reason(LeaseTerm.MAKES_ROOM, ""),)
-        for uuid, gpu in room.moves.items():
-            self._moves.plan(leases[uuid], gpu, actor, why)
-            self.begun += 1
-        self._under_way = {room.gang: Reason(LeaseTerm.MOVES_FOR_IT, len(room.moves))}
-        return self._under_way
+        moves = [
+            (leases[uuid], transfer(leases[uuid], gpu, LeaseTransfer(gpu.host, gang=room.gang)))
+            for uuid, gpu in room.moves.items()
+        ]
+        held = [gang.held(gpu) for gpu in room.gpus]
+        waits = self._leases.make_room(moves, members, held, actor)
+        said = Reason(LeaseTerm.MOVES_FOR_IT, len(moves))
+        return RoomRound({room.gang: said}, {room.gang: waits})
+
+
+def _beside(gang: LeaseGang, promised: Mapping[str, int]) -> LeaseGang:
+    """Return a gang with what its client's NIC has left beside those that are given theirs in this round.
+
+    :param promised: to these, by provider, MB/s
+    """
+    if gang.nic is None:
+        return gang
+    mbps = gang.nic.mbps
+    used = mbps.used + promised.get(gang.nic.uuid, 0)
+    return replace(gang, nic=replace(gang.nic, mbps=replace(mbps, used=used)))
 
 
 def _shown(room: RoomForGang) -> str:

@@ -37,7 +37,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from nova_numa_ext.orchestrator.lease_moves import LeaseMoves
-from nova_numa_ext.orchestrator.lease_rebalance import LeaseRebalance
+from nova_numa_ext.orchestrator.lease_rebalance import LeaseRebalance, RoomRound
 from nova_numa_ext.orchestrator.lease_steps import Silence, next_step
 from nova_numa_ext.orchestrator.lease_wires import LeaseWires
 from nova_numa_ext.orchestrator.server_requests import NO_SERVERS, LeaseRules, ServerRequests
@@ -104,7 +104,7 @@ class LeaseRounds:
         self._placed = servers.placed
         self._requests = ServerRequests(stored, servers)
         self._moves = LeaseMoves(stored, claims, self._reached, self._nic_of)
-        self._rebalance = LeaseRebalance(servers.rebalance, self._moves, self._asked_of)
+        self._rebalance = LeaseRebalance(servers.rebalance, stored, self._asked_of)
         self._wires = LeaseWires(stored, claims, self._nic)
         self._silence = Silence()
         self._suspects: dict[str, _Suspect] = {}
@@ -266,19 +266,20 @@ class LeaseRounds:
         chosen = self._planned(
             {uuid: each for uuid, each in now.items() if not each[0].amounts}, lent, trouble
         )
-        said: Mapping[str, Reason] = {}
+        made = RoomRound()
         with self._apart("to be moved", trouble):
-            said = self._rebalance.round(
-                chosen.plan,
+            made = self._rebalance.round(
+                _of_those_that_wait(chosen.plan, now),
                 chosen.asked,
+                now,
                 self._living,
                 lent.now,
-                now=self._leases.now(),
                 actor=actor,
             )
+        now |= made.changed
         for uuid in chosen.order:
             with self._apart(uuid, trouble):
-                members = self._chosen(now[uuid], uuid, chosen.plan, actor, said.get(uuid))
+                members = self._chosen(now[uuid], uuid, chosen.plan, actor, made.said.get(uuid))
                 now[uuid] = self._reserved(members, actor, may, lent)
         return sum(
             each.version != before[each.uuid] for members in now.values() for each in members
@@ -313,11 +314,16 @@ class LeaseRounds:
         ):
             with self._apart(uuid, trouble):
                 asked.append(self._gang(uuid, gangs[uuid]))
+        rooms = {
+            uuid: [each.room for each in members]
+            for uuid, members in gangs.items()
+            if any(each.room for each in members)
+        }
         try:
-            found = plan(asked, lent.now(), self._rules.solve)
+            found = plan(asked, lent.now(), self._rules.solve, rooms)
         except NumaExtError as error:
             _LOG.warning("leases that wait are not rearranged: %s", error)
-            found = plan(asked, lent.now(), None)
+            found = plan(asked, lent.now(), None, rooms)
         return _Planned(tuple(asked), found)
 
     def _gang(self, uuid: str, members: Sequence[StoredLease]) -> LeaseGang:
@@ -593,6 +599,18 @@ class _Queued:
 
     def waiting_s(self, now: float) -> float:
         return now - self.stored.created_at
+
+
+def _of_those_that_wait(
+    found: LeasePlan, members: Mapping[str, Sequence[StoredLease]]
+) -> LeasePlan:
+    """Return a plan without the gangs that end where no GPU has room now: none moves for them."""
+    waits = {
+        uuid: why
+        for uuid, why in found.waits.items()
+        if members[uuid][0].asked.unmet is not Unmet.STOP
+    }
+    return replace(found, waits=waits)
 
 
 def _given_up(stored: StoredLease, job: AttachJob | None, now: float) -> Reason | None:

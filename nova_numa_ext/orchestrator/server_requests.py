@@ -130,7 +130,7 @@ class ServerRequests:
     def __init__(self, stored: Leases, rules: LeaseRules) -> None:
         self._leases, self._rules = stored, rules
         self._refused: dict[str, _Rest] = {}
-        self._nova: tuple[_Rest, ServiceUnavailableError] | None = None
+        self._nova: tuple[_Rest, str] | None = None
 
     def round(
         self, hosts: Mapping[str, LeaseHost], silence: Silence, actor: Actor, trouble: Unreadable
@@ -192,11 +192,13 @@ class ServerRequests:
             return said
         rest, silent = self._nova or (None, None)
         if rest is not None and silent is not None and rest.holds("", now_s):
-            raise silent
+            # Another one each time: one that is raised again keeps the frames of all the times before.
+            raise ServiceUnavailableError(silent)
         try:
             flavor = self._rules.flavor(server)
         except ServiceUnavailableError as error:
-            self._nova = _Rest.after(rest, error, "", now_s), error
+            why = str(error)
+            self._nova = _Rest.after(rest, why, "", now_s), why
             raise
         self._nova = None
         return None if flavor is None else lesser(said, flavor)

@@ -167,6 +167,7 @@ def _understood(row: Row[Any]) -> StoredLease:
         move=None if row.move is None else LeaseTransfer(**row.move),
         job=row.job,
         moved_at=row.moved_at,
+        room=row.room or {},
     )
 
 

@@ -315,12 +315,12 @@ class Leases:
             return [read_again(connection, each.number) for each in members]
 
     def hold(self, stored: StoredLease, actor: Actor) -> StoredLease:
-        """Say that Placement has granted a lease's claim.
+        """Say that Placement has granted a lease's claim: no room is kept for it any more.
 
         :raises LostRaceError: it has changed since it was read
         """
         reasons = (Reason(LeaseTerm.HELD, ""),)
-        return self._write(stored, stored.lease, actor, reasons, claimed=True)
+        return self._write(stored, stored.lease, actor, reasons, claimed=True, room=None)
 
     def rewire(self, stored: StoredLease, amounts: Amounts, actor: Actor) -> StoredLease:
         """Say what a lease holds now that its server is reached by other NICs.
@@ -363,8 +363,43 @@ class Leases:
         :param reasons: of its state from now on; (): they stay
         :raises LostRaceError: it has changed since it was read
         """
-        kept = None if move is None else asdict(move)
+        kept = None if move is None else _kept(move)
         return self._write(stored, stored.lease, actor, reasons or stored.reasons, move=kept)
+
+    def make_room(
+        self,
+        moves: Iterable[tuple[StoredLease, LeaseTransfer]],
+        members: Sequence[StoredLease],
+        room: Sequence[Amounts],
+        actor: Actor,
+    ) -> list[StoredLease]:
+        """Say that leases go elsewhere so that others have room, all or none; return the others.
+
+        :param moves: leases, and where they go
+        :param members: leases of one gang that wait
+        :param room: what each of these is to hold afterwards, in order
+        :raises LostRaceError: one has changed since it was read
+        """
+        why = (Reason(LeaseTerm.MAKES_ROOM, ""),)
+        with self._changes() as connection:
+            for each, move in moves:
+                change_row(connection, each, each.lease, actor, why, move=_kept(move))
+            return _with_room(connection, members, [dict(each) for each in room], actor)
+
+    def forget_room(self, members: Sequence[StoredLease], actor: Actor) -> list[StoredLease]:
+        """Say that no room is kept for leases of one gang any more; return them.
+
+        :raises LostRaceError: one has changed since it was read
+        """
+        with self._changes() as connection:
+            return _with_room(connection, members, [None] * len(members), actor)
+
+    def moved_lately(self, seconds: float) -> int:
+        """Return how many leases went to other GPUs in the last seconds, those that have ended since included."""
+        columns = tables.lease.c
+        query = select(func.count()).where(columns.moved_at > Now() - seconds)
+        with self._database.transaction() as connection:
+            return int(connection.execute(query).scalar_one())
 
     def change(
         self,
@@ -390,7 +425,9 @@ class Leases:
         if lease == stored.lease:
             return stored
         more: dict[str, Any] = (
-            {"claimed": False, "ended_at": Now(), "move": None} if lease.state.final else {}
+            {"claimed": False, "ended_at": Now(), "move": None, "room": None}
+            if lease.state.final
+            else {}
         )
         if moved and stored.move is not None:
             more = {
@@ -582,6 +619,26 @@ def _waiting(
     fresh = Lease(str(uuids.uuid4()), gpu_host="")
     row = new_row(fresh, owner, asked, server, why, job=job, **UNCLAIMED)
     return read_again(connection, connection.execute(row).lastrowid)
+
+
+def _kept(move: LeaseTransfer) -> dict[str, Any]:
+    """Return a move as it is stored; without a gang as releases before this one know it."""
+    found = asdict(move)
+    return found if move.gang else {name: each for name, each in found.items() if name != "gang"}
+
+
+def _with_room(
+    connection: Connection,
+    members: Iterable[StoredLease],
+    room: Iterable[dict[str, Any] | None],
+    actor: Actor,
+) -> list[StoredLease]:
+    """Write what each of some leases is to hold when others have gone; return them."""
+    found = []
+    for each, held in zip(members, room, strict=True):
+        change_row(connection, each, each.lease, actor, each.reasons, room=held)
+        found.append(read_again(connection, each.number))
+    return found
 
 
 def _is_cancelled(connection: Connection, stored: StoredLease) -> bool:

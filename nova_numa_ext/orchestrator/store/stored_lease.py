@@ -49,6 +49,7 @@ class LeaseTransfer:
     :param host: that lends the chosen GPU
     :param gpu: its provider
     :param amounts: that the lease holds there
+    :param gang: that it makes room for; '' for none
     """
 
     asked: str = ""
@@ -56,6 +57,7 @@ class LeaseTransfer:
     host: str = ""
     gpu: str = ""
     amounts: Amounts = field(default_factory=dict)
+    gang: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class StoredLease:
     :param address: where its server process listens, as its GPU's host has reported; '' before
     :param move: where it is to go, or goes; None: nowhere
     :param moved_at: when it was last moved to another GPU, seconds since 1970; None: never
+    :param room: of a lease that waits, what it is to hold when those have gone that make room for it
     :param job: uuid of the job by which it waits; '' where it has none: it was adopted, or is of an earlier release
     """
 
@@ -94,6 +97,7 @@ class StoredLease:
     move: LeaseTransfer | None = None
     job: str = ""
     moved_at: float | None = None
+    room: Amounts = field(default_factory=dict)
 
     @property
     def uuid(self) -> str:

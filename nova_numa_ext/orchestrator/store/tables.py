@@ -153,6 +153,7 @@ lease: Final = Table(
     Column("job", _UUID, nullable=False, server_default=""),
     Column("move", JSON(none_as_null=True)),
     Column("moved_at", Double),
+    Column("room", JSON(none_as_null=True)),
     Column("created_at", Double, nullable=False),
     Column("changed_at", Double, nullable=False),
     Column("ended_at", Double),

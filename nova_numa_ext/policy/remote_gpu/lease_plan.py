@@ -13,12 +13,16 @@ none does. Gangs are asked in order, and
   as many as it needs, the ones nearest to what it needs. So a large one does not wait for ever behind small ones, and
   these go on by the other GPUs. One that waits for the NIC of its server's host alone keeps no GPU.
 
+A gang for which others are being moved away (:mod:`.making_room`) has the room that these make to itself: it counts as
+taken for all others, those before it in order included, until the gang has its GPUs or waits no more.
+
 Leases that Placement holds already are not moved here. Where no solver is installed, nothing is rearranged.
 """
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
 from nova_numa_ext.policy.remote_gpu import lease_claims
@@ -31,7 +35,7 @@ from nova_numa_ext.policy.remote_gpu.rounds import RoundSettings, plan_round
 from nova_numa_ext.policy.remote_gpu.slices import GpuRoom, GpuSlice
 from placement_traits import names, pools
 from placement_traits.claims import Amounts
-from placement_traits.names import RemoteGpuApi
+from placement_traits.names import REMOTE_GPU_MEMORY_MB, REMOTE_GPU_NETWORK_MBPS, RemoteGpuApi
 from placement_traits.pools import ClientNic, Pool, PoolGpu
 from placement_traits.reason import Reason
 
@@ -109,14 +113,20 @@ class LeasePlan:
     kept: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
-def plan(gangs: Iterable[LeaseGang], found: Iterable[Pool], solve: Solver | None) -> LeasePlan:
+def plan(
+    gangs: Iterable[LeaseGang],
+    found: Iterable[Pool],
+    solve: Solver | None,
+    rooms: Mapping[str, Sequence[Amounts]] = MappingProxyType({}),
+) -> LeasePlan:
     """Decide which gangs get which GPUs.
 
     :param gangs: those that wait, in order, uuids unlike
     :param found: all pools, with what is free
     :param solve: of flow networks; None: there is none
+    :param rooms: gang -> what its leases are to hold when those have gone that make room for it
     """
-    planning = _Planning(tuple(found), solve)
+    planning = _Planning(tuple(found), solve, rooms=dict(rooms))
     for gang in gangs:
         planning.consider(gang)
     return LeasePlan(
@@ -139,6 +149,8 @@ class _Planning:
     :param able: of these kinds, the GPUs that each could get if they were free
     :param nearest: the order in which they are kept, and what was left when they were put in it
     :param promised: on NICs of clients, by provider, MB/s
+    :param rooms: what is being made room for, by gang; of all pools it counts as taken
+    :param awaited: of that, on NICs, by provider, MB/s
     """
 
     given: tuple[Pool, ...]
@@ -154,13 +166,21 @@ class _Planning:
     able: dict[Hashable, frozenset[str]] = field(default_factory=dict)
     nearest: dict[Hashable, tuple[tuple[Pool, ...], NearestGpus]] = field(default_factory=dict)
     promised: Counter[str] = field(default_factory=Counter)
+    rooms: dict[str, Sequence[Amounts]] = field(default_factory=dict)
+    awaited: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
+        for room in self.rooms.values():
+            self.given = _with(self.given, room)
+            self.awaited += _on_wires(room)
         self.left = self.given
         self.lenders = frozenset(each.host for each in self.given)
 
     def consider(self, gang: LeaseGang) -> None:
         """Place the next gang, or let it wait."""
+        if gang.uuid in self.rooms:
+            self._consider_with_room(gang, self.rooms[gang.uuid])
+            return
         kind = gang.kind(self.lenders)
         if kind not in self.refused:
             found = places(self.left, gang, self.kept, self._room(gang))
@@ -177,11 +197,26 @@ class _Planning:
         if self.able[kind]:
             self._keep(gang, kind)
 
+    def _consider_with_room(self, gang: LeaseGang, room: Sequence[Amounts]) -> None:
+        """Place a gang for which others make room, there or elsewhere, or let it wait for them."""
+        before = self.given, self.left, self.awaited
+        self.given = _with(self.given, room, released=True)
+        self.left = _with(self.left, room, released=True)
+        self.awaited = self.awaited - _on_wires(room)
+        own = {uuid for each in room for uuid, held in each.items() if REMOTE_GPU_MEMORY_MB in held}
+        found = places(self.left, gang, self.kept - own, self._room(gang))
+        if found is not None:
+            del self.rooms[gang.uuid]
+            self._place(gang, found)
+            return
+        self.waits[gang.uuid] = self._lacking(gang) or self._why(gang)
+        self.given, self.left, self.awaited = before
+
     def _room(self, gang: LeaseGang) -> int | None:
         """Return what the NIC of a gang's client has left, MB/s; None where nothing is counted there."""
         if gang.nic is None or not gang.network_mbps:
             return None
-        return gang.nic.mbps.free - self.promised[gang.nic.uuid]
+        return gang.nic.mbps.free - self.promised[gang.nic.uuid] - self.awaited[gang.nic.uuid]
 
     def _lacking(self, gang: LeaseGang) -> Reason | None:
         """Return why a gang waits for which there are GPUs, if only its client's NIC had room."""
@@ -223,7 +258,10 @@ class _Planning:
                 self.promised[gpu.route.client_nic] += gang.network_mbps
 
     def _why(self, gang: LeaseGang) -> Reason:
-        full = not self.kept or places(self.left, gang, ()) is None
+        free = self.left
+        for uuid, room in self.rooms.items():
+            free = free if uuid == gang.uuid else _with(free, room, released=True)
+        full = not (self.kept or self.rooms) or places(free, gang, ()) is None
         none = Reason(LeaseTerm.NO_GPU, gang.api, gang.part.memory_mb)
         return none if full else Reason(LeaseTerm.IN_ORDER, "")
 
@@ -241,7 +279,7 @@ class _Planning:
             return False
         self.solves -= 1
         fixed = {uuid: self.placed[uuid] for uuid in self.placed.keys() - {m.uuid for m in movable}}
-        trial = _Planning(self.given, None, kept=self.kept)
+        trial = _Planning(self.given, None, kept=self.kept, awaited=self.awaited)
         for each, gpus in fixed.values():
             trial._place(each, gpus)
         asked = [*movable, gang]
@@ -260,6 +298,24 @@ class _Planning:
         self.left, self.promised = trial.left, trial.promised
         self.placed = {uuid: trial.placed[uuid] for uuid in (*self.placed, gang.uuid)}
         return True
+
+
+def _with(
+    found: tuple[Pool, ...], room: Iterable[Amounts], *, released: bool = False
+) -> tuple[Pool, ...]:
+    """Return pools as they are when some leases hold what they are to hold, or do not any more."""
+    for each in room:
+        found = pools.counted(found, each, released=released)
+    return found
+
+
+def _on_wires(room: Iterable[Amounts]) -> Counter[str]:
+    """Return what leases are to hold of NICs, by provider, MB/s."""
+    found: Counter[str] = Counter()
+    for each in room:
+        for nic in lease_claims.wires(each):
+            found[nic] += each[nic][REMOTE_GPU_NETWORK_MBPS]
+    return found
 
 
 def places(

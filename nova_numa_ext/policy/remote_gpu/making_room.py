@@ -79,10 +79,12 @@ class RoomForGang:
 
     :param gang: its uuid
     :param moves: lease -> the GPU it goes to; each has room there before any other has gone
+    :param gpus: that the gang can have when all have gone
     """
 
     gang: str
     moves: Mapping[str, ChosenGpu]
+    gpus: tuple[ChosenGpu, ...]
 
 
 def room_by_moves(
@@ -106,14 +108,15 @@ def room_by_moves(
     trial = _Trial(tuple(found), tuple(found), {}, frozenset())
     for count in range(1, gang.count + 1):
         part = replace(gang, count=count)
-        if places(trial.after, part, others) is not None:
+        if places(trial.after, part, others, _mbps_left(part)) is not None:
             continue
         left = [each for each in settled if each.uuid not in trial.moves]
         step = _one_more(part, trial, left, asked, others={*others}, most=most - len(trial.moves))
         if step is None:
             return None
         trial = step
-    return RoomForGang(gang.uuid, trial.moves) if trial.moves else None
+    gpus = places(trial.after, gang, others, _mbps_left(gang))
+    return RoomForGang(gang.uuid, trial.moves, gpus) if trial.moves and gpus else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,9 @@ def _one_more(
         for each in leases:
             if found is not None:
                 found = found.with_move(each, asked(each.uuid), others | trial.emptied | {gpu})
-        if found is not None and places(found.after, gang, others) is not None:
+        if found is None:
+            continue
+        if places(found.after, gang, others, _mbps_left(gang)) is not None:
             return found
     return None
 
@@ -201,11 +206,14 @@ def _enough(
             return
 
 
-def _mbps_left(gang: LeaseGang, lease: SettledLease) -> int | None:
-    """Return what the NIC of a lease's client has for it, with what it holds there; None where nothing is counted."""
+def _mbps_left(gang: LeaseGang, lease: SettledLease | None = None) -> int | None:
+    """Return what the NIC of a gang's client has for it; None where nothing is counted.
+
+    :param lease: that it is, with what it holds there; None: one that waits
+    """
     if gang.nic is None or not gang.network_mbps:
         return None
-    holds = gang.network_mbps if gang.nic.uuid in lease.amounts else 0
+    holds = gang.network_mbps if lease is not None and gang.nic.uuid in lease.amounts else 0
     return gang.nic.mbps.free + holds
 
 

@@ -3,6 +3,7 @@
 
 import contextlib
 import random
+import traceback
 import uuid
 from collections import Counter
 from dataclasses import asdict, replace
@@ -17,6 +18,7 @@ from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
 from nova_numa_ext.orchestrator.store.leases import LIVING
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.remote_gpu import leases as life
+from nova_numa_ext.policy.remote_gpu.choosing import Unmet
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from nova_numa_ext.policy.remote_gpu.making_room import RebalanceRules, Rebalancing
@@ -564,7 +566,7 @@ def test_a_lease_moves_to_another_gpu_and_holds_both_until_its_source_has_ended_
     assert service.ask("g1").json["serves"] == []
 
 
-def crowded(service, placement, mode, **rules):
+def crowded(service, placement, mode, unmet=Unmet.WAIT, **rules):
     """Leases of two servers, of half a GPU each, on the only two GPUs, and a gold one that waits."""
     for host in ("g1", "g2"):
         PoolReporter(placement.client).sync(movable_pool(host))
@@ -577,8 +579,10 @@ def crowded(service, placement, mode, **rules):
     for server in (SERVER, OTHER):
         service.leases.create("project-1", "user-1", asked, server)
     turns(service, 3)
-    gold = replace(ASKED, memory_mb=4000, level=ServiceLevel.GOLD)
-    return service.leases.create("project-2", "user-2", gold)
+    return service.leases.create("project-2", "user-2", replace(GOLD, unmet=unmet))
+
+
+GOLD = replace(ASKED, memory_mb=4000, level=ServiceLevel.GOLD)
 
 
 def turns(service, count):
@@ -648,6 +652,108 @@ def test_few_leases_move_in_a_minute_and_none_twice_in_its_cool_down(
     turns(service, 4)
     both = [["gold"], *[["silver", "silver"]] * 2]
     assert levels(service) == (both if moves else [["silver"], ["silver"], ["silver", "silver"]])
+
+
+def test_nothing_moves_for_one_that_ends_where_none_has_room(service, placement):
+    gold = crowded(service, placement, Rebalancing.ENFORCE, Unmet.STOP)
+    service.round()
+    assert service.state(gold) is LeaseState.RELEASING
+    assert [each.move for each in service.leases.find()] == [None] * 3
+    turns(service, 2)
+    assert levels(service) == APART
+
+
+def test_leases_that_have_moved_and_ended_count_in_their_minute(service, placement):
+    crowded(service, placement, Rebalancing.ENFORCE)
+    turns(service, 4)
+    (moved,) = (each for each in service.leases.find() if each.moved_at is not None)
+    service.leases.change(moved, life.release, ENGINE)
+    turns(service, 2)
+    assert service.state(moved) is LeaseState.GONE
+    assert (service.leases.moved_lately(60.0), service.leases.moved_lately(0.0)) == (1, 0)
+
+
+def test_a_round_without_leases_that_wait_asks_for_the_time_once(service, monkeypatch):
+    asked, now = [], service.leases.now
+    monkeypatch.setattr(service.leases, "now", lambda: asked.append(1) or now())
+    service.round()
+    assert len(asked) == 1
+
+
+@pytest.fixture
+def two_to_move(service, placement):
+    """Two leases fill g1, a small one of g2 and of g3 stays, and a gold one waits: both have to go."""
+    service.rebalance = RebalanceRules(Rebalancing.ENFORCE, moves_per_minute=2)
+    service.start()
+    service.placed |= {SERVER: "c1", OTHER: "c1"}
+    service.report("c1", servers=[SERVER, OTHER])
+    lend = PoolReporter(placement.client).sync
+    lend(movable_pool("g1"))
+    service.report("g1")
+    for server in (SERVER, OTHER):
+        service.leases.create("project-1", "user-1", replace(ASKED, migratable=True), server)
+    turns(service, 3)
+    for host in ("g2", "g3"):
+        lend(movable_pool(host))
+        service.report(host)
+        service.leases.create("project-2", "user-2", replace(ASKED, pool=host))
+    turns(service, 2)
+    assert levels(service) == [["silver"], ["silver"], ["silver", "silver"]]
+    return service.leases.create("project-2", "user-2", GOLD)
+
+
+def test_what_one_leaves_is_given_to_nobody_else_while_another_goes_whichever_engine_leads(
+    service, two_to_move
+):
+    """The host of the second has not ended it yet; another engine leads, and a half of the GPU is asked for."""
+    service.round()
+    assert reasons(service, two_to_move) == [("no_gpu", "opencl"), ("moves_for_it", 2)]
+    service.round()
+    first, second = service.ask("g1").json["ends"]
+    service.report("g1", ended=[(first["id"], first["epoch"])])
+    service.start()
+    late = service.leases.create("project-3", "user-3", replace(ASKED, pool="g1", priority=9))
+    for _ in range(2):
+        service.round()
+    assert service.leases.read(first["id"]).move is None
+    assert service.leases.read(second["id"]).move is not None
+    assert service.leases.read(late.uuid).gpu == ""
+    assert reasons(service, late) == [("in_order", "")]
+    assert reasons(service, two_to_move) == [("no_gpu", "opencl"), ("moves_for_it", 1)]
+    service.start()
+    turns(service, 4)
+    gold = service.leases.read(two_to_move.uuid)
+    assert (gold.claimed, gold.lease.gpu_host, gold.room) == (True, "g1", {})
+    assert levels(service) == [["gold"], ["silver", "silver"], ["silver", "silver"]]
+
+
+def test_room_is_kept_no_longer_than_a_lease_moves_for_it(service, two_to_move):
+    service.round()
+    assert service.leases.read(two_to_move.uuid).room != {}
+    refused = (Reason(LeaseTerm.NO_MOVE, ""),)
+    for each in service.leases.find(states=[LeaseState.ATTACHED]):
+        service.leases.plan_move(each, None, ENGINE, refused)
+    service.round()
+    assert service.leases.read(two_to_move.uuid).room == {}
+    assert reasons(service, two_to_move) == [("no_gpu", "opencl")]
+
+
+def test_all_leases_of_a_plan_begin_to_move_or_none(service, two_to_move, monkeypatch):
+    """The second has changed since it was read."""
+    leases, lately = service.leases, service.leases.moved_lately
+    attached = leases.find(states=[LeaseState.ATTACHED])
+
+    def changed(seconds):
+        leases.plan_move(attached[1], None, ENGINE)
+        return lately(seconds)
+
+    monkeypatch.setattr(leases, "moved_lately", changed)
+    service.round()
+    assert [each.move for each in leases.find()] == [None] * 5
+    assert leases.read(two_to_move.uuid).room == {}
+    monkeypatch.setattr(leases, "moved_lately", lately)
+    service.round()
+    assert [each.move is not None for each in leases.find()].count(True) == 2
 
 
 def test_what_a_move_left_stays_until_its_host_reports_where_an_older_database_was_restored(
@@ -901,6 +1007,26 @@ def test_a_nova_that_does_not_answer_holds_up_no_round(service, monkeypatch):
     service.round()
     both = sorted([SERVER, OTHER])
     assert (service.leases.find(), troubles, asked) == ([], both, both[:1])
+
+
+def test_what_a_silent_nova_has_said_keeps_no_frames_of_earlier_rounds(service, monkeypatch):
+    """The same error raised again grows by the frames of each time, with all that these hold."""
+    entries = []
+
+    def trouble(_server, error):
+        entries.append(len(list(traceback.walk_tb(error.__traceback__))))
+
+    def flavor(_server):
+        raise ServiceUnavailableError("Nova does not answer.")
+
+    monkeypatch.setattr(service, "trouble", trouble)
+    service.flavor = flavor
+    service.start()
+    asking(service)
+    for _ in range(5):
+        service.round()
+    assert len(entries) == 5
+    assert max(entries[1:]) == entries[1]
 
 
 def test_who_has_released_a_servers_lease_gets_no_other_until_it_was_on_no_host(service):

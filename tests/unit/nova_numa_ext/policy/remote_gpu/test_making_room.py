@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nova_numa_ext.policy.remote_gpu.lease_claims import less
-from nova_numa_ext.policy.remote_gpu.lease_plan import LeaseGang, places
+from nova_numa_ext.policy.remote_gpu.lease_plan import LeaseGang, LeasePlan, places, plan
 from nova_numa_ext.policy.remote_gpu.making_room import (
     RoomForGang,
     SettledLease,
@@ -17,12 +17,15 @@ from nova_numa_ext.policy.remote_gpu.making_room import (
 )
 from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
 from placement_traits import names, pools
+from placement_traits.claims import Amounts
+from placement_traits.fleet import Amount
 from placement_traits.names import RemoteGpuApi, ServiceLevel
-from placement_traits.pools import Pool
+from placement_traits.pools import ClientNic, Pool
 from tests.unit.nova_numa_ext.policy.remote_gpu.test_lease_plan import (
     HALF,
     OPENCL,
     gang,
+    gpus,
     pool,
 )
 
@@ -190,3 +193,91 @@ def test_who_was_moved_rests() -> None:
     assert lease.rests(150.0, 60.0)
     assert not lease.rests(160.0, 60.0)
     assert not replace(lease, moved_at=None).rests(0.0, 60.0)
+
+
+def test_nothing_moves_for_one_whose_clients_nic_lacks_room() -> None:
+    nic = ClientNic("c1:nic", Amount(100, 60))
+    over_it = gang("gold", client="c1", network_mbps=50, nic=nic)
+    assert two_half_used().moves(over_it) is None
+    assert two_half_used().moves(replace(over_it, network_mbps=40)) == {"l0": "g2:a"}
+
+
+class OneHasGone(Fleet):
+    """Two halves are moved off g2:a for a whole lease; the first has gone.
+
+    ::
+
+        g1:a  a small lease that stays, of half of the GPU's time
+        g2:a  a half that is about to go to g4:a; another one has gone to g3:a
+        g3:a  two halves
+        g4:a  a half, and what the other one holds there already
+    """
+
+    def __init__(self) -> None:
+        super().__init__(*(pool(f"g{n}", traits=MOVABLE) for n in range(1, 5)))
+        self.lease("g1:a", GpuSlice(500, HALF.level))
+        both = [self.lease("g2:a"), self.lease("g2:a")]
+        self.lease("g3:a")
+        self.lease("g4:a")
+        self.settled = both
+        self.whole = gang("whole")
+        found = self.room(self.whole)
+        assert found is not None
+        assert [gpu.route.gpu for gpu in found.moves.values()] == ["g3:a", "g4:a"]
+        self.rooms = {"whole": [self.whole.held(each) for each in found.gpus]}
+        first, self.second = both
+        for uuid, to in found.moves.items():
+            self.pools = pools.counted(self.pools, self.asked[uuid].held(to))
+        self.pools = pools.counted(self.pools, first.amounts, released=True)
+
+    def second_goes(self) -> None:
+        self.pools = pools.counted(self.pools, self.second.amounts, released=True)
+
+    def planned(
+        self, *waiting: LeaseGang, rooms: dict[str, list[Amounts]] | None = None
+    ) -> LeasePlan:
+        return plan(waiting, self.pools, None, self.rooms if rooms is None else rooms)
+
+
+def test_nobody_else_gets_the_room_that_is_being_made_wherever_in_order() -> None:
+    fleet = OneHasGone()
+    late, later = (gang(name, part=HALF) for name in ("late", "later"))
+    unkept = fleet.planned(fleet.whole, late, rooms={})
+    assert gpus(unkept) == {"late": ["g2:a"]}, "what would become of it"
+    for queue in ((fleet.whole, late, later), (late, later, fleet.whole)):
+        found = fleet.planned(*queue)
+        assert gpus(found) == {"late": ["g1:a"]}
+        assert found.waits["later"].term == "in_order"
+    fleet.second_goes()
+    for queue in ((fleet.whole, late, later), (late, later, fleet.whole)):
+        assert gpus(fleet.planned(*queue)) == {"late": ["g1:a"], "whole": ["g2:a"]}
+
+
+def test_room_is_kept_for_one_that_is_left_out_now_and_not_for_one_that_has_a_gpu_elsewhere() -> (
+    None
+):
+    fleet = OneHasGone()
+    small = [gang(f"s{n}", part=HALF) for n in range(2)]
+    assert gpus(fleet.planned(*small)) == {"s0": ["g1:a"]}
+    fleet.pools = (*fleet.pools, pool("g5", traits=MOVABLE))
+    found = gpus(fleet.planned(fleet.whole, *small))
+    assert found == {"whole": ["g5:a"], "s0": ["g1:a"], "s1": ["g2:a"]}
+
+
+def test_one_that_came_before_keeps_no_gpu_that_is_emptied_for_another() -> None:
+    fleet = OneHasGone()
+    fleet.second_goes()
+    found = fleet.planned(gang("pair", 2), gang("first"), fleet.whole)
+    assert gpus(found) == {"whole": ["g2:a"]}
+
+
+def test_what_the_room_holds_of_a_clients_nic_nobody_else_is_promised() -> None:
+    nic = ClientNic("c1:nic", Amount(100, 0))
+    over_it = {"client": "c1", "network_mbps": 60, "nic": nic}
+    free = pool("g1"), pool("g2")
+    whole, other = gang("whole", **over_it), gang("other", part=HALF, **over_it)
+    room = [
+        {"g1:a": {names.REMOTE_GPU_MEMORY_MB: 4000}, "c1:nic": {names.REMOTE_GPU_NETWORK_MBPS: 60}}
+    ]
+    assert plan([other], free, None, {"whole": room}).waits["other"].term == "client_network"
+    assert set(plan([whole, other], free, None, {"whole": room}).chosen) == {"whole"}
