@@ -44,10 +44,10 @@ EXPEDITED: Final = 46 << 2
 
 OBJECTIVE_MS: Final = 2.0
 """Of the throttle: a tenth of what one queue of 512 KB makes of a probe."""
-THROTTLED_S: Final = 24.0
+THROTTLED_S: Final = 40.0
 WIDE_MBPS: Final = 150
 
-_LAST_S: Final = 6.0
+_LAST_S: Final = 10.0  # when the search has ended: it takes about 20 s
 _WARM_S: Final = 1.0
 _SAMPLE_S: Final = 4.0
 _PACKETS: Final = 20_000
@@ -150,12 +150,14 @@ class ThrottleSample:
 
     :param p99_ms: of delays of probes, in the last seconds
     :param used: of the line behind the uplink in these, share
-    :param met_s: when the objective was first met for good, after the best-effort server began; infinity: never
+    :param healed_s: after how long the objective was met again, from its first violation on; infinity: never
+    :param met_s: when it was met for good, after the best-effort server began; infinity: never
     :param level: share of the uplink that the best-effort server may use in the end, per cent
     """
 
     p99_ms: float
     used: float
+    healed_s: float
     met_s: float
     level: int
 
@@ -208,7 +210,7 @@ def throttled(
     ]
     began = time.monotonic()
     last: list[float] = []
-    met_s = math.inf
+    met_s = violated_s = healed_s = math.inf
     counted = before = traffic(world.sys, (UPLINK,))
     since, lasted_s = began, 1.0
     for line in sink.stdout:
@@ -224,8 +226,11 @@ def throttled(
         ratio = lc.ratio
         if ratio is not None and ratio > 1.0:
             met_s = math.inf
+            violated_s = min(violated_s, now)
         elif ratio is not None and math.isinf(met_s):
             met_s = now - began
+            if violated_s < now:
+                healed_s = min(healed_s, now - violated_s)
         if now - began < THROTTLED_S - _LAST_S:
             before, since = traffic(world.sys, (UPLINK,)), now
         else:
@@ -238,7 +243,7 @@ def throttled(
     keeper.reset()
     assert before is not None and counted is not None
     used = (counted.received - before.received) * 8 / 1e6 / lasted_s / SPEED_MBPS
-    return ThrottleSample(percentile(last, 0.99), used, met_s, level)
+    return ThrottleSample(percentile(last, 0.99), used, healed_s, met_s, level)
 
 
 def ns_per_packet(world: LaneWorld, priority: int) -> float:
@@ -328,6 +333,7 @@ def main() -> None:
         ),
         "lc_p99_behind_ms": statistics.median(each.p99_ms for each in waiting),
         "line_used_throttle": min(each.used for each in throttles),
+        "throttle_healed_s_worst": max(each.healed_s for each in throttles),
         "throttle_met_s_median": statistics.median(each.met_s for each in throttles),
         "throttle_level_median": statistics.median(each.level for each in throttles),
         "weight_3to1_median": statistics.median(weights),
