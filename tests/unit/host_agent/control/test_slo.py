@@ -25,9 +25,13 @@ from host_agent.control.slo import SloController
 from host_agent.control.slo_host import SloHost
 from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import PAUSED, Kept, SloStore, load, of_server
+from host_agent.control.uplink_throttle import UplinkThrottle
 from host_agent.decide.slo.shapes import BalmPhase, BalmState, BeTarget, SloView, Taken
+from host_agent.machine.lane_door import LaneDoor, LaneDoorCaller
 from host_agent.model.counters import ServerCounters
 from host_agent.model.journal import Entry
+from host_agent.model.lanes import UplinkReport
+from host_agent.model.network import TrafficBytes
 from host_agent.model.partition import PartitionPlace
 from host_agent.model.process import GroupLevel, QuotaReport
 from host_agent.model.traffic import Traffic
@@ -41,6 +45,7 @@ from host_agent.observe.machine_files import MachineFiles
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import METRICS, Sample
 from placement_traits.errors import CapabilityMissingError
+from placement_traits.names import Tier
 from placement_traits.rdt_capability import Mba, RdtCapability
 from placement_traits.topology import HostTopology
 from tests.support.executors import make_executor
@@ -53,6 +58,7 @@ LEVELS = tuple(range(10, 101, 10))
 PORT = """
 <controller type='virtio-serial' index='0'/>
 <channel type='unix'><source mode='bind' path='{path}'/><target type='virtio' name='org.numa_ext.slo.0'/></channel>"""
+TAP = "<interface type='bridge'><target dev='{tap}'/></interface>"
 CONTROLLER = "<controller type='virtio-serial' index='0'/>"
 
 
@@ -157,7 +163,7 @@ class Bench:
         self.proxy = IpcProxy(0.25)
         self.ipc = 2.0
         self.options = SloOptions(**slo)  # type: ignore[arg-type]
-        self.uplink: Uplink | None = None
+        self.uplink: Uplink | UplinkThrottle | None = None
         self.acts = True
         self.balancers = ""
         nodes = folder / "node"
@@ -372,6 +378,52 @@ def test_memory_waits_while_the_uplink_tries_something_and_not_longer(
     bench.report(1500, 1.0)
     assert {percent for _, percent in bench.levels[0][0].mba_percent} == {10}
     assert beside.turns[-1] == (False, True), "and the uplink waits for memory"
+
+
+def test_a_violation_becomes_an_order_at_the_door_of_the_unit_and_no_throttle_of_memory(
+    bench: Bench,
+) -> None:
+    """From a guest's report to the order, with all that is between: the unit is a test."""
+    bench.controller.close()
+    sent = dict.fromkeys(("tap1", "tap2", "eth0"), 0)
+    caller = LaneDoorCaller(bench.folder / "lanes.sock")
+    report = SloReport(bench.options, bench, clock=bench.clock)
+
+    def counted(device: str) -> TrafficBytes:
+        return TrafficBytes(sent[device], sent[device])
+
+    bench.uplink = UplinkThrottle(bench.options.balm, 0.3, caller, counted, report)
+    bench.restart()
+    path = bench.folder / "lc.port"
+    bench.guests["lc"] = Guest(path)
+    devices = PORT.format(path=path) + TAP.format(tap="tap1")
+    bench.host.boot(Server("lc", SLO, cpus=(1,), node=0, devices=devices))
+    bench.host.boot(
+        Server("be", UNIFORM, shared="0,2,4,6", devices=TAP.format(tap="tap2")),
+        {0: 16, 1: 16, 2: 16, 3: 16},
+    )
+    bench.round()
+    bench.controller.poll()
+    limits: dict[str, int] = {}
+
+    def take(ordered: Mapping[str, int]) -> UplinkReport:
+        limits.clear()
+        limits.update(ordered)
+        return UplinkReport({"eth0": 100}, {"tap1": Tier.LC, "tap2": Tier.BE}, dict(ordered))
+
+    with LaneDoor(bench.folder / "lanes.sock") as door:
+        for step in range(40):
+            for device, mbps in (("tap1", 2), ("tap2", limits.get("eth0", 100)), ("eth0", 100)):
+                sent[device] += mbps * 125_000 // 5
+            bench.report(700 if step < 20 or limits else 1500, 0.2)
+            door.serve(take)
+        assert limits["eth0"] >= 70, "it has risen again meanwhile"
+        first = bench.entries("uplink")[0].what["best_effort_mbps"]
+        assert first in (70, 80), "what is best-effort servers' own, to the tenth above"
+        assert bench.levels == []
+        bench.controller.close()
+        door.serve(take)
+        assert limits == {}, "nothing is held by an agent that ends"
 
 
 def test_what_one_of_both_takes_is_on_the_others_account(bench: Bench, beside: Uplink) -> None:

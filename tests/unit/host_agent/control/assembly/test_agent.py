@@ -10,7 +10,7 @@ from emulation.hosts import four_nodes
 from emulation.servers import LC_SPECS, Server
 from host_agent.conf import configuration
 from host_agent.control.assembly import agent as assembly
-from host_agent.control.assembly import observer, publisher
+from host_agent.control.assembly import observer, publisher, slo
 from host_agent.control.slo import SloController
 from placement_traits.names import NeighbourTrait
 from placement_traits.tree import ProviderTree
@@ -50,6 +50,37 @@ def test_placement_is_told_what_the_bandwidth_controller_cannot_keep(
     domain = reported[0].child("h1:l3_0")
     assert domain is not None
     assert NeighbourTrait.UNMET_SLO in domain.traits
+
+
+@pytest.mark.parametrize("throttles", [True, False])
+def test_uplinks_are_throttled_where_the_operator_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, throttles: bool
+) -> None:
+    host = FakeHost(four_nodes())
+    made: list[Path] = []
+    monkeypatch.setattr(observer, "topology_reader", lambda *_: lambda: host.topology)
+    monkeypatch.setattr(slo, "LaneDoorCaller", lambda path: made.append(path) or Unit())
+    text = CONF.format(folder=tmp_path).replace("true", "false")
+    (tmp_path / "agent.conf").write_text(f"{text}[lanes]\nthrottle = {throttles}\n")
+    conf = configuration.load([f"--config-file={tmp_path}/agent.conf"])
+    parts = assembly.build(conf, out=print, source=host, privileged=host)
+    assert made == ([tmp_path / "lanes.sock"] if throttles else [])
+    parts.agent.round(full=True, relist=True)
+    assert parts.slo is not None
+    parts.slo.close()
+
+
+class Unit:
+    """A unit of lanes that is not there."""
+
+    def order(self, _limits: object) -> None:
+        """Nothing hears it."""
+
+    def answer(self) -> None:
+        """None has come."""
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def test_failures_of_each_part_are_counted_from_0(
