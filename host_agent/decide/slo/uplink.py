@@ -34,6 +34,7 @@ _MUCH: Final = 0.1
 _SETTLE_S: Final = 0.5  # the order, the unit's tc, what waits in the queue
 _JUDGE_S: Final = 1.0  # TCP finds its new rate
 _HEAL_S: Final = 2.0
+_HOLD_S: Final = 60.0  # a trial that fails fills a queue for a second or two: of five seconds that would be too much
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ def decide(
         settle_s=max(_SETTLE_S, options.settle_s),
         judge_s=max(_JUDGE_S, options.judge_s),
         heal_s=max(_HEAL_S, options.heal_s),
+        ample_hold_s=max(_HOLD_S, options.ample_hold_s),
     )
     decision = balm.decide(view(seen, use, protected), state, timed, now_s)
     # Traffic of memory has its sentence; that of the uplink is shown by itself.
