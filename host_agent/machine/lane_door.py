@@ -22,6 +22,8 @@ from placement_traits.plain import Value
 _LOG: Final = logging.getLogger(__name__)
 _LARGEST: Final = 1 << 17
 _MOST_MBPS: Final = 10_000_000
+_MOST_AT_ONCE: Final = 64
+"""Orders between two looks at the clock: a flood of them keeps no other one from lapsing."""
 _KIND: Final = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 
 TakeOrder = Callable[[Mapping[str, int]], UplinkReport]
@@ -58,11 +60,17 @@ class LaneDoor:
         return self._socket.fileno()
 
     def serve(self, take: TakeOrder) -> None:
-        """Carry out the orders that have come, the last one of each sender, and answer them."""
+        """Carry out orders that have come, the last one of each sender, and answer them.
+
+        One that cannot be answered, as its socket has no name, is not taken. What is left of many is for the next call.
+        """
         orders: dict[Any, Mapping[str, int]] = {}
         with suppress(BlockingIOError):
-            while True:
+            for _ in range(_MOST_AT_ONCE):
                 data, sender = self._socket.recvfrom(_LARGEST)
+                if not sender:
+                    _LOG.warning("an order is not taken: its sender has no name")
+                    continue
                 try:
                     orders[sender] = _order(data)
                 except InvalidValueError as error:

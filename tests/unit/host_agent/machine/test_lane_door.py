@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from host_agent.machine import lane_door
 from host_agent.machine.lane_door import LaneDoor, LaneDoorCaller
 from host_agent.model.lanes import UplinkReport
 from placement_traits.names import Tier
@@ -99,9 +100,47 @@ def test_what_an_earlier_start_has_left_is_removed(path: Path, caller: LaneDoorC
 def test_an_order_that_is_none_is_not_taken(path: Path, data: bytes) -> None:
     taken = Taken()
     with LaneDoor(path) as door, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.bind("")
         sender.sendto(data, str(path))
         door.serve(taken)
     assert taken.orders == []
+
+
+def test_an_order_of_a_socket_without_a_name_ends_nothing(
+    path: Path, caller: LaneDoorCaller
+) -> None:
+    """No answer would find its way."""
+    taken = Taken()
+    with LaneDoor(path) as door, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(b'{"limits": {"eth0": 1}}', str(path))
+        caller.order({"eth0": 70})
+        door.serve(taken)
+        assert taken.orders == [{"eth0": 70}]
+        assert caller.answer() == REPORT
+
+
+def test_a_flood_of_orders_does_not_keep_the_unit(
+    path: Path, caller: LaneDoorCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For each that is read another one is there."""
+    taken = Taken()
+    with LaneDoor(path) as door:
+        read: list[int] = []
+        parsed = lane_door._order
+
+        def parse(data: bytes) -> dict[str, int]:
+            read.append(len(read))
+            if len(read) < 1000:
+                caller.order({"eth0": 70})
+            return parsed(data)
+
+        monkeypatch.setattr(lane_door, "_order", parse)
+        caller.order({"eth0": 70})
+        door.serve(taken)
+        assert len(read) < 100
+        assert taken.orders == [{"eth0": 70}]
+        door.serve(taken)
+        assert len(taken.orders) == 2, "the rest is not lost"
 
 
 def test_an_answer_that_is_none_is_not_used(path: Path, caller: LaneDoorCaller) -> None:
