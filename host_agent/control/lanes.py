@@ -89,6 +89,7 @@ class _Uplink:
     :param index: the kernel's number of the device whose lanes they are
     :param made: the lanes that stand there by what we know
     :param most_mbps: what best-effort servers are ordered to send together; None: as much as goes
+    :param refused_mbps: a limit that the kernel did not take; it is not tried again until another one was ordered
     :param withdrawn: why there are to be none until the next start
     """
 
@@ -96,6 +97,7 @@ class _Uplink:
     index: int | None = None
     made: LanePlan | None = None
     most_mbps: int | None = None
+    refused_mbps: int | None = None
     withdrawn: Reason | None = None
 
 
@@ -172,7 +174,10 @@ class LaneKeeper:
         """
         self._lapses_s = now_s + LEASE_S
         for name, uplink in self._uplinks.items():
-            uplink.most_mbps = limits.get(name)
+            ordered = limits.get(name)
+            if ordered is None or ordered != uplink.refused_mbps:
+                uplink.refused_mbps = None
+                uplink.most_mbps = ordered
             self._limit(name, uplink)
         there = {
             name: uplink.made
@@ -212,6 +217,7 @@ class LaneKeeper:
             uplink.made = plan
         except CapabilityMissingError as error:
             _LOG.warning("%s", error)
+            uplink.refused_mbps = uplink.most_mbps
             uplink.made = uplink.most_mbps = None  # the next turn makes the lanes again
 
     def reset(self) -> None:

@@ -274,7 +274,24 @@ def test_a_limit_that_tc_refuses_is_not_in_force_and_tried_again(devices: Device
     assert kept.order({"eth0": 50}, 0.0).limits == {}
     devices.refuses = ""
     kept.turn([PORT], 5.0)
-    assert kept.order({"eth0": 50}, 5.0).limits == {"eth0": 50}
+    assert kept.order({"eth0": 60}, 5.0).limits == {"eth0": 60}, "another one"
+    assert kept.order({"eth0": 50}, 6.0).limits == {"eth0": 50}
+
+
+def test_a_limit_that_was_refused_costs_no_lanes(devices: Devices) -> None:
+    """The agent repeats its order each second, also before the next turn makes the lanes again."""
+    kept = keeper(devices)
+    first = kept.turn([PORT], 0.0)
+    devices.deaf = "tc"
+    for now_s in (0.0, 1.0, 6.0):
+        assert kept.order({"eth0": 50}, now_s).limits == {}
+        if now_s > 0.0:
+            assert kept.turn([PORT], now_s) == first
+    tried = [text for text in devices.written if "ceil 50000kbit" in text]
+    assert len(tried) == 1
+    kept.order({}, 7.0)
+    devices.deaf = ""
+    assert kept.order({"eth0": 50}, 8.0).limits == {"eth0": 50}, "it was ordered anew"
 
 
 def test_a_limit_that_is_not_there_as_written_makes_lanes_anew(devices: Devices) -> None:
