@@ -16,6 +16,7 @@ from host_agent.decide.slo import account, uplink
 from host_agent.decide.slo.shapes import BalmPhase, BalmState, SloView, Taken
 from host_agent.decide.slo.uplink import UplinkUse
 from host_agent.model.lanes import UplinkReport
+from host_agent.model.levels import FULL
 from host_agent.model.network import TrafficBytes
 from host_agent.report.metrics import Sample
 from placement_traits.names import Tier
@@ -141,6 +142,12 @@ class UplinkThrottle:
         if use.limit_mbps is not None:
             yield "numa_ext_uplink_limit_mbps", (use.device,), float(use.limit_mbps)
 
+    @property
+    def _judged(self) -> str | None:
+        """The uplink whose the state is, as long as something of it holds."""
+        is_held = any(target.level < FULL for target in self.state.targets.values())
+        return self._use.device if self._use and (self.at_work or is_held) else None
+
     def _forget(self) -> None:
         self._asked_for = {}
         if self.state.targets or self.at_work:
@@ -177,7 +184,10 @@ class UplinkThrottle:
     def _used(
         self, known: UplinkReport, before: Mapping[str, TrafficBytes], took_s: float
     ) -> UplinkUse | None:
-        """Return how the uplink is used that is used most, or is limited already; None: there is none."""
+        """Return how the uplink is used that is used most, or is being judged or limited already.
+
+        :returns: None: there is none, or not any more the one that is judged
+        """
         # What goes out of the host leaves an uplink, and comes into a tap, which is "sent" by its server.
         sent = {
             name: (after.received - before[name].received) / _MBIT / took_s
@@ -186,17 +196,20 @@ class UplinkThrottle:
         }
         if not sent:
             return None
-        device = max(
+        device = self._judged or max(
             sent, key=lambda name: (name in known.limits, sent[name] / known.uplinks[name], name)
         )
+        if device not in sent:
+            return None
         rates = {
             name: max(0.0, (after.sent - before[name].sent) / _MBIT / took_s)
             for name, after in self._counted.items()
             if name in known.taps and name in before
         }
-        # A guest may send more into its tap than the uplink takes: the rest is dropped there.
+        # A guest may send more into its tap than the uplink takes: the rest is dropped there, or stays in this host.
         most = known.limits.get(device, known.uplinks[device])
-        part = min(1.0, most / max(1.0, sum(rates.values())))
+        left = min(most, max(0.0, sent[device]))
+        part = min(1.0, left / max(1.0, sum(rates.values())))
         theirs = {
             uuid: part * sum(rates[tap] for tap in taps if tap in rates)
             for uuid, taps in self._interfaces.items()

@@ -30,6 +30,9 @@ class Uplink:
     """An uplink of 100 Mbit/s with a latency-critical server and two best-effort ones, and their unit of lanes.
 
     :ivar demand: what the best-effort servers send without a limit, Mbit/s
+    :ivar local: what be1 sends to servers on the same host, Mbit/s
+    :ivar second: what goes over another uplink, eth1, Mbit/s; None: there is none
+    :ivar is_lost: eth0 has no lanes any more
     :ivar full: part of the uplink from which on servers wait in its queue
     """
 
@@ -37,10 +40,14 @@ class Uplink:
         self.demand = {"be1": 300.0, "be2": 100.0}
         self.full = 0.99
         self.others = 0.0
+        self.local = 0.0
+        self.second: float | None = None
+        self.is_lost = False
         self.always: float | None = None
         self.now = 1000.0
         self.limit: int | None = None
         self.orders: list[int | None] = []
+        self.ordered_for: set[str] = set()
         self.is_stubborn = False  # it does not slow down, as UDP does not
         self.there = True
         self.obeys = True
@@ -48,7 +55,7 @@ class Uplink:
         self.journal: list[Entry] = []
         self.taken = Taken()
         self._answer: UplinkReport | None = None
-        self._bytes = dict.fromkeys(("eth0", "tap1", "tap2", "tap3"), 0.0)
+        self._bytes = dict.fromkeys(("eth0", "eth1", "tap1", "tap2", "tap3"), 0.0)
         report = SloReport(SloOptions(), self, clock=lambda: self.now)
         self.throttle = UplinkThrottle(options or BalmOptions(), 0.3, self, self._counted, report)
         self.throttle.watch({"lc": ("tap1",), "be1": ("tap2",), "be2": ("tap3",)})
@@ -57,12 +64,16 @@ class Uplink:
 
     def order(self, limits: Mapping[str, int]) -> None:
         self.orders.append(limits.get("eth0"))
+        self.ordered_for |= set(limits)
         if not self.there:
             return
         self.limit = limits.get("eth0") if self.obeys else None
         taps = {"tap1": Tier.LC, "tap2": Tier.BE, "tap3": Tier.BE}
         in_force = {} if self.limit is None else {"eth0": self.limit}
-        self._answer = UplinkReport({"eth0": SPEED}, taps, in_force)
+        there = {} if self.is_lost else {"eth0": SPEED}
+        if self.second is not None:
+            there["eth1"] = SPEED
+        self._answer = UplinkReport(there, taps, in_force)
 
     def answer(self) -> UplinkReport | None:
         answer, self._answer = self._answer, None
@@ -115,6 +126,8 @@ class Uplink:
         rates = {"tap1": URGENT_MBPS}
         for tap, wanted in zip(("tap2", "tap3"), self.demand.values(), strict=True):
             rates[tap] = wanted if self.is_stubborn else self.best_effort * wanted / total
+        rates["tap2"] += self.local
+        rates["eth1"] = self.second or 0.0
         rates["eth0"] = min(SPEED, self.best_effort + URGENT_MBPS + self.others)
         for device, mbps in rates.items():
             self._bytes[device] += mbps * STEP_S * 1e6 / 8
@@ -122,7 +135,7 @@ class Uplink:
     def _counted(self, device: str) -> TrafficBytes | None:
         """What servers send the kernel receives at their taps, and sends by the uplink."""
         count = round(self._bytes[device])
-        return TrafficBytes(0, count) if device == "eth0" else TrafficBytes(count, 0)
+        return TrafficBytes(0, count) if device.startswith("eth") else TrafficBytes(count, 0)
 
 
 @pytest.fixture
@@ -224,13 +237,15 @@ def test_a_throttle_falls_when_the_flood_is_over(uplink: Uplink) -> None:
     assert uplink.limit is None
 
 
-@pytest.mark.parametrize("why", ["idle", "others", "memory"])
+@pytest.mark.parametrize("why", ["idle", "local", "others", "memory"])
 def test_a_violation_that_the_uplink_does_not_explain_is_no_turn_of_it(
     uplink: Uplink, why: str
 ) -> None:
     uplink.always = 3.0
     if why == "idle":
         uplink.demand = {"be1": 3.0, "be2": 3.0}
+    elif why == "local":
+        uplink.demand, uplink.local = {"be1": 1.0, "be2": 1.0}, 500.0
     elif why == "others":
         uplink.demand = {"be1": 20.0, "be2": 10.0}
         uplink.others = 60.0
@@ -261,6 +276,22 @@ def test_a_unit_that_is_gone_ends_what_was_tried(uplink: Uplink) -> None:
     uplink.there, uplink.limit = True, None
     uplink.run(30.0)
     assert uplink.limit == 90, "another one is found"
+
+
+def test_a_search_stays_with_the_uplink_that_it_was_begun_for(uplink: Uplink) -> None:
+    """Also where no limit is effective there: what was found out is of that one alone."""
+    uplink.second, uplink.obeys = 1.0, False
+    uplink.run(3.0)
+    assert uplink.throttle.at_work
+    uplink.second = float(SPEED)
+    uplink.demand = {"be1": 60.0, "be2": 20.0}
+    uplink.run(3.0)
+    assert uplink.ordered_for == {"eth0"}
+    uplink.is_lost, uplink.obeys = True, True
+    uplink.always = 3.0
+    uplink.ordered_for.clear()
+    uplink.run(10.0)
+    assert uplink.ordered_for <= {"eth1"}, "the former's has gone with it"
 
 
 def test_a_unit_that_cannot_limit_costs_nothing(uplink: Uplink) -> None:
