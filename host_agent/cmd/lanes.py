@@ -10,6 +10,7 @@ It ends with 78 (``EX_CONFIG``) where the configuration cannot be used.
 
 import argparse
 import logging
+import math
 import os
 import select
 import signal
@@ -38,6 +39,8 @@ from host_agent.model.workload import Activity
 from host_agent.observe.ports import Get, NetworkPort, ports_of
 from host_agent.report.clients import make_adapter, make_reporter
 from host_agent.report.lanes import LaneTrait
+from host_agent.util.background import BackgroundTasks
+from host_agent.util.last_answer import LastAnswer
 from host_agent.util.single_instance import single_instance
 from placement_traits.command_line import add_version, whole_from
 from placement_traits.errors import (
@@ -54,6 +57,8 @@ from placement_traits.service_manager import ServiceManager
 _LOG: Final = logging.getLogger(__name__)
 _PROGRAM: Final = "numa-host-agent-lanes"
 _SLICE_S: Final = 1.0  # how late a signal is seen
+_ASKING_S: Final = 0.1  # how late an answer is
+_LAST_TIMEOUT_S: Final = 5.0  # of each request when the unit ends, which systemd bounds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -139,7 +144,7 @@ def _run(conf: Configuration, options: argparse.Namespace) -> int:
             keeper.reset()
             _LOG.info("no lanes and no marks of ours are left")
             if conf.placement.enabled:
-                _trait(conf).show(has_lanes=False)
+                _trait(conf, _LAST_TIMEOUT_S).write(has_lanes=False)
             return 0
         keeper.forget_others()
         if options.once:
@@ -176,15 +181,20 @@ def settings_of(options: LaneOptions) -> LaneSettings:
     return LaneSettings(options.strict_cap, options.best_effort_share, options.force)
 
 
-def _trait(conf: Configuration) -> LaneTrait:
-    """Return what shows lanes in Placement; nova's root has the name that libvirt has for the host."""
+def _trait(conf: Configuration, timeout_s: float | None = None) -> LaneTrait:
+    """Return what shows lanes in Placement; nova's root has the name that libvirt has for the host.
+
+    :param timeout_s: of each request, which has one attempt then; None: as usual
+    """
 
     def named() -> str:
         if conf.host.name:
             return conf.host.name
         return LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s).hostname()
 
-    return LaneTrait(lambda: make_reporter(conf), named)
+    return LaneTrait(
+        lambda: make_reporter(conf, timeout_s), named, BackgroundTasks("lanes-trait", 1)
+    )
 
 
 def _once(conf: Configuration, keeper: LaneKeeper) -> int:
@@ -195,31 +205,41 @@ def _once(conf: Configuration, keeper: LaneKeeper) -> int:
 
 
 def _loop(conf: Configuration, keeper: LaneKeeper, stop: threading.Event) -> None:
+    """Keep lanes until a signal.
+
+    Nothing here waits for libvirt, Neutron or Placement: limits lapse in time, and the agent hears that the unit lives.
+    """
     servers = Servers.of(conf)
-    trait = _trait(conf)
+    ports = LastAnswer("lanes-ports", lambda: servers.ports(time.monotonic()))
+    trait = _trait(conf) if conf.placement.enabled else None
     manager = ServiceManager.of(os.environ)
     logged: LaneTurn | None = None
+    due_s = -math.inf
     with ExitStack() as stack:
         watch = stack.enter_context(QueueWatch())
         door = stack.enter_context(LaneDoor(conf.paths.lane_door)) if conf.lanes.throttle else None
         heard: list[QueueWatch | LaneDoor] = [watch, *([door] if door else [])]
         while not stop.is_set():
-            try:
-                done = keeper.turn(servers.ports(time.monotonic()), time.monotonic())
-            except ServiceUnavailableError as error:
-                _LOG.warning("lanes stay as they are: %s", error)
-            else:
+            if is_due := time.monotonic() >= due_s:
+                ports.ask()
+            known = ports.answer
+            if known is not None:
+                done = keeper.turn(known, time.monotonic())
                 logged = _log_new(done, logged)
-                if conf.placement.enabled:
+                if trait:
                     trait.show(has_lanes=bool(done.lanes))
             manager.on_round()
-            until = time.monotonic() + conf.lanes.interval_s
-            while not stop.is_set() and (left := until - time.monotonic()) > 0:
-                ready = select.select(heard, [], [], min(left, _SLICE_S))[0]
+            if is_due:
+                due_s = time.monotonic() + conf.lanes.interval_s
+            while not stop.is_set() and (left := due_s - time.monotonic()) > 0:
+                slice_s = _ASKING_S if ports.is_asking else _SLICE_S
+                ready = select.select(heard, [], [], min(left, slice_s))[0]
                 if door:
                     door.serve(lambda limits: keeper.order(limits, time.monotonic()))
                     keeper.lapse(time.monotonic())
                 if watch in ready and watch.changed(0.0) & keeper.indexes:
+                    break
+                if ports.answer != known:
                     break
     manager.stopping()
 

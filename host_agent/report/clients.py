@@ -55,10 +55,13 @@ def _credentials(conf: Configuration) -> tuple[Any, Any]:
         raise ConfigurationError(f"[placement] holds no usable credentials: {error}") from error
 
 
-def make_adapter(conf: Configuration, service: str = "placement") -> Any:
+def make_adapter(
+    conf: Configuration, service: str = "placement", timeout_s: float | None = None
+) -> Any:
     """Return a keystoneauth adapter for Placement, or for another service with the same credentials.
 
     :param service: service type; ``[placement]endpoint_override`` and the like are for Placement alone
+    :param timeout_s: of each request at most; None: what ``[placement]`` has, or the usual one
     :raises CapabilityMissingError: ``[placement]`` holds no credentials
     :raises ConfigurationError: it holds some that cannot be used
     """
@@ -68,6 +71,8 @@ def make_adapter(conf: Configuration, service: str = "placement") -> Any:
 
     auth, session = _credentials(conf)
     session.timeout = session.timeout or REQUEST_TIMEOUT_S
+    if timeout_s is not None:
+        session.timeout = min(session.timeout, timeout_s)
     if auth is None:
         raise CapabilityMissingError(
             "[placement] holds no auth_type: give it the Keystone user of this host, or set enabled = false"
@@ -85,15 +90,17 @@ def make_adapter(conf: Configuration, service: str = "placement") -> Any:
     )
 
 
-def make_reporter(conf: Configuration) -> "Reporter":
+def make_reporter(conf: Configuration, timeout_s: float | None = None) -> "Reporter":
     """Return the reporter over a session made from ``[placement]``.
 
+    :param timeout_s: of each request at most, which then has one attempt; None: as usual
     :raises CapabilityMissingError: ``[placement]`` holds no credentials
     """
-    from placement_traits.client import PlacementClient
+    from placement_traits.client import PlacementClient, RetrySettings
     from placement_traits.reporter import Reporter
 
-    return Reporter(PlacementClient(make_adapter(conf)))
+    retry = None if timeout_s is None else RetrySettings(attempts=1)
+    return Reporter(PlacementClient(make_adapter(conf, timeout_s=timeout_s), retry))
 
 
 def make_cable_sides(conf: Configuration) -> "tuple[PlacementClient, Reporter]":

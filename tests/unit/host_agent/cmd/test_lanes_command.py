@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``numa-host-agent-lanes``: ports of servers by libvirt and Neutron together, and configurations that it refuses."""
 
+import socket
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +19,20 @@ from host_agent.machine.lane_door import LaneDoorCaller
 from host_agent.machine.libvirt import ListedDomain
 from host_agent.model.lanes import LaneNetwork, LanePort, UplinkReport
 from host_agent.model.workload import Activity
+from host_agent.report.lanes import LaneTrait
+from host_agent.util.background import BackgroundTasks
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.names import Tier
 
+PORT = LanePort("tap1", Tier.LC, LaneNetwork.VLAN)
 NETWORKS = [{"id": "n", "provider:network_type": "vlan"}]
+
+
+def until(holds: Callable[[], object]) -> None:
+    end_s = time.monotonic() + 5
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
 
 
 def tap_of(number: int) -> str:
@@ -109,20 +121,24 @@ def test_a_server_that_came_while_neutron_was_silent_is_asked_for_when_it_answer
 def test_turns_go_on_where_libvirt_is_silent_and_say_what_is_new_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """With the ports of its last answer; without one nothing is known of this host."""
     stop = threading.Event()
-    turns: list[int] = []
+    asked: list[int] = []
+    turns: list[tuple[LanePort, ...]] = []
 
     def ports(_now_s: float) -> tuple[LanePort, ...]:
-        turns.append(len(turns))
-        if len(turns) == 2:
+        asked.append(len(asked))
+        if len(asked) in (1, 3):
             raise ServiceUnavailableError("libvirt is silent")
-        if len(turns) == 4:
+        if len(asked) == 5:
             stop.set()
-        return ()
+        return (PORT,)
 
-    keeper: Any = SimpleNamespace(
-        indexes=frozenset(), turn=lambda _ports, _now_s: LaneTurn(troubles=("tc is refused",))
-    )
+    def turn(ports: tuple[LanePort, ...], _now_s: float) -> LaneTurn:
+        turns.append(ports)
+        return LaneTurn(troubles=("tc is refused",))
+
+    keeper: Any = SimpleNamespace(indexes=frozenset(), turn=turn)
     monkeypatch.setattr(Servers, "of", lambda _conf: SimpleNamespace(ports=ports))
     shown: list[bool] = []
     trait = SimpleNamespace(show=lambda *, has_lanes: shown.append(has_lanes))
@@ -133,11 +149,70 @@ def test_turns_go_on_where_libvirt_is_silent_and_say_what_is_new_once(
     )
     with caplog.at_level("INFO"):
         lanes._loop(conf, keeper, stop)
-    assert len(turns) == 4
-    assert shown == [False] * 3, "while libvirt is silent nothing is known"
+    assert len(turns) >= 2
+    assert set(turns) == {(PORT,)}
+    assert shown == [False] * len(turns)
     assert caplog.text.count("uplinks with lanes: none") == 1
     assert caplog.text.count("tc is refused") == 1
-    assert caplog.text.count("lanes stay as they are: libvirt is silent") == 1
+    assert caplog.text.count("the last answer stands: libvirt is silent") == 2
+
+
+def test_no_order_waits_for_libvirt_neutron_or_placement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each hangs from the second request on; orders are answered, and what is not repeated lapses."""
+    stop, answers = threading.Event(), threading.Event()
+    path = tmp_path / "lanes.sock"
+    lapses: list[float] = []
+    turns: list[object] = []
+    asked: list[str] = []
+
+    def hangs(what: str) -> None:
+        asked.append(what)
+        if asked.count(what) > 1:
+            assert answers.wait(30)
+
+    def ports(_now_s: float) -> tuple[LanePort, ...]:
+        hangs("ports")
+        return (PORT,)
+
+    def laned(_host: str, *, has_lanes: bool) -> Any:
+        assert not has_lanes
+        hangs("trait")
+        return SimpleNamespace(problems=("it is asked again",))
+
+    keeper: Any = SimpleNamespace(
+        indexes=frozenset(),
+        turn=lambda ports, _now_s: turns.append(ports) or LaneTurn(),
+        order=lambda limits, _now_s: UplinkReport(limits=limits),
+        lapse=lapses.append,
+    )
+    monkeypatch.setattr(Servers, "of", lambda _conf: SimpleNamespace(ports=ports))
+    writer: Any = SimpleNamespace(laned=laned)
+    trait = LaneTrait(lambda: writer, lambda: "h1", BackgroundTasks("test"))
+    monkeypatch.setattr(lanes, "_trait", lambda _conf: trait)
+    conf: Any = SimpleNamespace(
+        lanes=SimpleNamespace(interval_s=0.02, throttle=True),
+        placement=SimpleNamespace(enabled=True),
+        paths=SimpleNamespace(lane_door=path),
+    )
+    unit = threading.Thread(target=lanes._loop, args=(conf, keeper, stop))
+    unit.start()
+    caller = LaneDoorCaller(path)
+    try:
+        until(lambda: asked.count("ports") > 1 and asked.count("trait") > 1)
+        before = len(turns), len(lapses)
+        for limit in (70, 60):
+            wanted = UplinkReport(limits={"eth0": limit})
+            until(lambda wanted=wanted: caller.order(wanted.limits) or caller.answer() == wanted)
+        until(lambda: len(turns) > before[0] + 1 and len(lapses) > before[1] + 1)
+        assert turns[-1] == (PORT,)
+    finally:
+        stop.set()
+        answers.set()
+        unit.join(30)
+        caller.close()
+    assert not unit.is_alive()
 
 
 def test_orders_of_the_agent_are_taken_between_turns(
@@ -185,6 +260,29 @@ def test_without_uplinks_it_takes_off_what_is_left_and_ends(tmp_path: Path) -> N
         f"[placement]\nenabled = false\n[lanes]\nnft = {tool}\ntc = {tmp_path}/none\n"
     )
     assert lanes.main([f"--config-file={file}"]) == 0
+
+
+def test_a_reset_asks_a_placement_that_does_not_answer_once_and_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service manager bounds how long the end of a unit may take."""
+    file = tmp_path / "agent.conf"
+    (tmp_path / "sys").mkdir()
+    tool = tmp_path / "nft"
+    tool.write_text("#!/bin/sh\necho 'No such file or directory' >&2; exit 1\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(lanes, "_LAST_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        file.write_text(
+            f"[agent]\nstate_dir = {tmp_path}\n[host]\nname = h1\nsys = {tmp_path}/sys\n"
+            "[placement]\nauth_type = none\ntimeout = 1\n"
+            f"endpoint = http://127.0.0.1:{silent.getsockname()[1]}\n"
+            f"[lanes]\nuplinks = eth0\nnft = {tool}\ntc = {tmp_path}/none\n"
+        )
+        begun_s = time.monotonic()
+        assert lanes.main([f"--config-file={file}", "--reset"]) == 0
+        assert time.monotonic() - begun_s < 3.0
+    assert "did not answer GET /resource_providers?name=h1 in 1 tries" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
