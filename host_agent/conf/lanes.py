@@ -49,7 +49,8 @@ class LaneOptions(Section):
         "over an uplink with lanes of htb, limit what these may send together, by the SLO controller of "
         "numa-host-agent ([slo], which also needs [rdt]enabled). It is found step by step, charged to the account of "
         "[slo]budget_s_per_hour beyond the share strict_cap, never below [slo]be_floor_percent of the uplink in the "
-        "mean of an hour, and falls within ten seconds when the agent is gone. Both programs read this option.",
+        "mean of an hour (of which an agent that is started again forgets what was before), and falls within ten "
+        "seconds when the agent is gone. Both programs read this option.",
         change="latency-critical servers wait behind best-effort ones of this host in a switch, where lanes end",
         leave="switches know lanes by DSCP, or latencies are not reported",
     )
