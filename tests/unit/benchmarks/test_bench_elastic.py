@@ -87,6 +87,12 @@ def test_a_noisy_neighbour_is_compared_with_none(monkeypatch: pytest.MonkeyPatch
     assert figures["capacity_change_noisy_median"] < figures["capacity_change_noisy_unreported"]
 
 
+def test_a_figure_stands_beside_its_goal() -> None:
+    assert bench_elastic.beside_goal("met_share_default", 0.94) == ("≥ 0.95", "missed")
+    assert bench_elastic.beside_goal("decision_ms_100_groups_50_vms", 29e3) == ("≤ 30000", "met")
+    assert bench_elastic.beside_goal("met_share_literal", 0.8) == ("", "")
+
+
 def test_the_cost_is_of_a_hundred_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "Models", lambda pool: SimpleModels())
     (cost_ms,) = bench_elastic.cost(2).values()
