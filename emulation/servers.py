@@ -14,9 +14,14 @@ _FLAVOR = """
         <nova:vcpus>{vcpus}</nova:vcpus>
         <nova:extraSpecs>{specs}</nova:extraSpecs>
       </nova:flavor>
+      <nova:owner>
+        <nova:user uuid="7f6a2c3f0b8c4a63a4dc4e6b6d9a5c01">demo</nova:user>
+        <nova:project uuid="{project}">demo</nova:project>
+      </nova:owner>
     </nova:instance>
   </metadata>"""
 
+PROJECT = "0e4d8a52a5d34f7c9a1b6a1f0f7d2c3e"
 LC_SPECS = {
     "hw:cpu_policy": "dedicated",
     "hw:numa_nodes": "1",
@@ -66,6 +71,7 @@ class Server:
                 memory=self.memory_mb,
                 vcpus=self.vcpus,
                 specs=specs,
+                project=PROJECT,
             )
         vcpu = f"<vcpu placement='static'>{self.vcpus}</vcpu>"
         topology = ""

@@ -318,6 +318,11 @@ SERVER: Final = Dashboard(
             "ops",
         ),
         Panel(
+            "Requests that it reports",
+            {f"rate(numa_ext_server_request_seconds_count{{{MINE}}}{RANGE})": "{{instance}}"},
+            "reqps",
+        ),
+        Panel(
             "Own L3 ways; 1: no other group may use them",
             {
                 f"numa_ext_server_ways{{{MINE}}}": "ways, L3 {{l3}}",

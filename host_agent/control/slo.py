@@ -45,7 +45,7 @@ from host_agent.model.process import GroupLevel
 from host_agent.model.round import Round
 from host_agent.model.traffic import Traffic
 from host_agent.observe.latency.sources import SloSources
-from host_agent.report.metrics import Sample
+from host_agent.report.metrics import HistogramSample, Sample
 from placement_traits.errors import NumaExtError
 from placement_traits.topology import HostTopology
 
@@ -478,6 +478,10 @@ class SloController:
         )
         if self._uplink:
             yield from self._uplink.samples()
+
+    def histograms(self) -> Iterator[HistogramSample]:
+        """Yield the metrics that are histograms."""
+        yield from self._report.histograms(self._view, self._sources.requests(self._clock()))
 
 
 def _shares(view: SloView, state: BalmState) -> dict[str, Shares]:

@@ -29,12 +29,12 @@ from host_agent.decide.slo.shapes import (
 from host_agent.decide.slo.uplink import UplinkUse
 from host_agent.decide.slo.violation import SloState, states
 from host_agent.model.journal import ActionJournal, Entry, Result
-from host_agent.model.latency import LcServer
+from host_agent.model.latency import LcServer, RequestHistogram
 from host_agent.model.terms import Term
 from host_agent.model.traffic import Traffic
 from host_agent.observe.latency.protocol import FeedCounts
 from host_agent.observe.latency.sources import SloSources
-from host_agent.report.metrics import Sample
+from host_agent.report.metrics import HistogramSample, Sample
 from placement_traits import names
 from placement_traits.reason import Reason
 
@@ -428,6 +428,19 @@ class SloReport:
             found, who = traffic[uuid], (uuid, titles[uuid])
             yield "numa_ext_server_traffic_mbps", (*who, "local"), found.local_mbps
             yield "numa_ext_server_traffic_mbps", (*who, "total"), found.total_mbps
+
+    def histograms(
+        self, view: SloView, requests: Mapping[str, RequestHistogram]
+    ) -> Iterator[HistogramSample]:
+        """Yield the metrics that are histograms.
+
+        :param requests: of servers that report them
+        """
+        for lc in view.lcs:
+            found = requests.get(lc.uuid)
+            if found is not None:
+                who = (lc.uuid, lc.title, lc.project)
+                yield "numa_ext_server_request_seconds", who, found.buckets, found.total_s
 
 
 def _now() -> str:

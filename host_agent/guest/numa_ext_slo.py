@@ -25,6 +25,8 @@ from collections.abc import Callable
 PORT = "/dev/virtio-ports/org.numa_ext.slo.0"
 GREETING = b"numa-ext-slo 1\n"
 INTERVAL_S = 0.1
+HEARTBEAT_S = 10.0
+HEARTBEAT = b"# no requests\n"
 STEP = math.log(1.01)
 LONGEST_US = 60_000_000.0
 FIELDS_PER_LINE = 150
@@ -102,6 +104,7 @@ class LatencyReporter:
         self._send = send
         self._clock = clock
         self._due = clock() + INTERVAL_S
+        self._heartbeat_due = clock() + HEARTBEAT_S
         self._histogram = Histogram()
         self._half = b""
 
@@ -121,13 +124,16 @@ class LatencyReporter:
         return max(0.0, self._due - self._clock())
 
     def report(self, *, last: bool = False) -> None:
-        """Send what there is, if it is time or the end."""
+        """Send what there is, if it is time or the end; now and then also that there is nothing."""
         now = self._clock()
         if now < self._due and not last:
             return
         self._due = now + INTERVAL_S
         lines = self._histogram.take()
+        if not lines and now >= self._heartbeat_due:
+            lines = [HEARTBEAT]
         if lines:
+            self._heartbeat_due = now + HEARTBEAT_S
             self._send(lines)
 
 

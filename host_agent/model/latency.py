@@ -41,6 +41,18 @@ def beyond_chance(samples: int, above: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestHistogram:
+    """All requests of one server that were counted so far, by how long they took.
+
+    :param buckets: upper end, seconds, and requests up to it; ascending, the last end is infinite
+    :param total_s: sum of their times, seconds
+    """
+
+    buckets: tuple[tuple[float, int], ...]
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class LcServer:
     """One latency-critical server that runs.
 
@@ -51,6 +63,7 @@ class LcServer:
         to
     :param title: its name
     :param flavor: name of its flavor
+    :param project: uuid of its project, "" when unknown
     :param domains: L3 domains of its CPUs
     :param source: where its latency is read
     :param socket: host's end of its port, "" without one
@@ -64,6 +77,7 @@ class LcServer:
     reading: LatencyReading | None = None
     title: str = ""
     flavor: str = ""
+    project: str = ""
     domains: frozenset[int] = frozenset()
     source: SloSource = SloSource.AUTO
     socket: str = ""

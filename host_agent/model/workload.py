@@ -142,6 +142,7 @@ class Workload:
     :param request: what it wants; None when the agent leaves it alone
     :param unmanaged: why it is left alone; None when it is managed
     :param problem: the sentence about malformed metadata
+    :param project: uuid of the project that owns it, "" when unknown
     """
 
     domain: Domain
@@ -151,6 +152,7 @@ class Workload:
     request: WorkloadRequest | None = None
     unmanaged: Unmanaged | None = None
     problem: str = ""
+    project: str = ""
 
     @property
     def uuid(self) -> str:
@@ -192,9 +194,14 @@ def parse(xml: str, activity: Activity, *, manage_untagged: bool = False) -> Wor
     title = _text(instance, "name") or domain.name
     flavor = _find(instance, "flavor")
     flavor_name = "" if flavor is None else flavor.get("name", "")
+    owner = _find(instance, "owner")
+    project = None if owner is None else _find(owner, "project")
+    project_uuid = "" if project is None else project.get("uuid", "")
 
     def left_alone(reason: Unmanaged, problem: str = "") -> Workload:
-        return Workload(domain, activity, title, flavor_name, None, reason, problem)
+        return Workload(
+            domain, activity, title, flavor_name, None, reason, problem, project=project_uuid
+        )
 
     if flavor is None:
         return left_alone(Unmanaged.MALFORMED, "the nova metadata holds no flavor")
@@ -215,7 +222,7 @@ def parse(xml: str, activity: Activity, *, manage_untagged: bool = False) -> Wor
         return left_alone(Unmanaged.MALFORMED, str(error))
     if not request.managed:
         return left_alone(Unmanaged.OPTED_OUT)
-    return Workload(domain, activity, title, flavor_name, request)
+    return Workload(domain, activity, title, flavor_name, request, project=project_uuid)
 
 
 def _domain(root: ET.Element) -> Domain:

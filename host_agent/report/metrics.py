@@ -4,11 +4,12 @@
 The exporter renders the last round when it is asked, so that an unread endpoint costs nothing.
 """
 
+import math
 import platform
 import threading
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Any, Final, Protocol, runtime_checkable
@@ -253,6 +254,13 @@ METRICS: Final[dict[str, MetricSpec]] = {
             (*_SERVER, "kind"),
         ),
         MetricSpec(
+            "numa_ext_server_request_seconds",
+            "histogram",
+            "Times of all requests that a latency-critical server has reported through its port, seconds; missing "
+            "while it says nothing. Its objective is an end of a bucket.",
+            (*_SERVER, "project"),
+        ),
+        MetricSpec(
             "numa_ext_server_traffic_mbps",
             "gauge",
             "Memory traffic of a best-effort server while objectives are watched, MB/s.",
@@ -321,11 +329,23 @@ Sample = tuple[str, tuple[str, ...], float]
 """Name of a metric of :data:`METRICS`, label values, value."""
 
 
+HistogramSample = tuple[str, tuple[str, ...], Sequence[tuple[float, int]], float]
+"""Name of a metric of :data:`METRICS`, label values, upper ends of buckets with how many are up to them, sum of all."""
+
+
 @runtime_checkable
 class Measured(Protocol):
     """A controller that has metrics of its own."""
 
     def samples(self) -> Iterable[Sample]:
+        """Yield them; called for each scrape, from the exporter's thread."""
+
+
+@runtime_checkable
+class MeasuredTimes(Protocol):
+    """A controller that has histograms of its own."""
+
+    def histograms(self) -> Iterable[HistogramSample]:
         """Yield them; called for each scrape, from the exporter's thread."""
 
 
@@ -446,7 +466,20 @@ class Metrics:
         rounds = METRICS["numa_ext_round_seconds"]
         buckets, total_s = self.durations()
         yield HistogramMetricFamily(rounds.name, rounds.help, buckets, total_s)
+        for controller in self._included:
+            if isinstance(controller, MeasuredTimes):
+                for name, labels, ends, total in controller.histograms():
+                    spec = METRICS[name]
+                    family = families.setdefault(
+                        name, HistogramMetricFamily(name, spec.help, labels=spec.labels)
+                    )
+                    family.add_metric(labels, [(_end(end), count) for end, count in ends], total)
         yield from families.values()
+
+
+def _end(seconds: float) -> str:
+    """Return the upper end of a bucket as Prometheus writes it."""
+    return "+Inf" if math.isinf(seconds) else repr(seconds)
 
 
 @cache

@@ -37,6 +37,7 @@ LACKS = {
         "numa_ext_server_slo_unwatched",
         "numa_ext_server_account_spent_seconds",
         "deriv(numa_ext_slo_feed",
+        "rate(numa_ext_server_request_seconds_count",
         "numa_ext_balm_phase",
         "numa_ext_server_memory_mbps",
         "numa_ext_server_traffic_mbps",

@@ -61,6 +61,7 @@ def _lc(guest: Guest, assignment: Assignment, partition: PartitionRequest) -> Lc
         request.slo_p99_us,
         title=guest.workload.title,
         flavor=guest.workload.flavor,
+        project=guest.workload.project,
         domains=frozenset(partition.domains),
         source=request.slo_source,
         socket=domain.ports.get(PORT, ""),

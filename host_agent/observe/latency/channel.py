@@ -7,8 +7,9 @@ reader costs nothing but silence. At most ``READ_BYTES`` are taken at a time, as
 what one floods stays in QEMU's buffer and delays that guest, not the control of all.
 
 One :class:`SloFeed` per server joins the line protocol (:mod:`~host_agent.observe.latency.protocol`) to the sliding
-window (:mod:`~host_agent.observe.latency.window`). A server that reports nothing has an unknown latency, never a good
-one.
+window (:mod:`~host_agent.observe.latency.window`) and to what counts all requests
+(:mod:`~host_agent.observe.latency.request_times`). A server that reports nothing has an unknown latency, never a good
+one, and unknown requests, not none.
 """
 
 import errno
@@ -20,8 +21,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from host_agent.conf.latency import FeedOptions
-from host_agent.model.latency import LatencyReading, LcServer
+from host_agent.model.latency import LatencyReading, LcServer, RequestHistogram
 from host_agent.observe.latency.protocol import FeedCounts, Parser
+from host_agent.observe.latency.request_times import RequestTimes
 from host_agent.observe.latency.window import LatencyWindow
 from placement_traits.names import SloSource
 
@@ -150,6 +152,8 @@ class SloFeed:
         self._window = LatencyWindow(
             slo_p99_us, options.window_s, least_samples=options.least_samples
         )
+        self._times = RequestTimes(slo_p99_us)
+        self._heard_s = -math.inf
 
     @property
     def counts(self) -> FeedCounts:
@@ -158,11 +162,20 @@ class SloFeed:
 
     def received(self, data: bytes, now_s: float) -> None:
         """Take bytes from the server's port."""
-        self._window.add(self._parser.feed(data, now_s), now_s)
+        understood = self._parser.counts.lines
+        latencies = self._parser.feed(data, now_s)
+        if self._parser.counts.lines > understood:
+            self._heard_s = now_s
+        self._window.add(latencies, now_s)
+        self._times.add(latencies)
 
     def read(self, now_s: float, since_s: float = -math.inf) -> LatencyReading:
         """Return its latency now, without requests received before ``since_s``."""
         return self._window.read(now_s, since_s)
+
+    def requests(self, since_s: float) -> RequestHistogram | None:
+        """Return all its requests so far; None where it has reported nothing since a time."""
+        return self._times.read() if self._heard_s >= since_s else None
 
 
 class ChannelFeed:
@@ -208,6 +221,11 @@ class ChannelFeed:
     def read(self, now_s: float, since_s: float = -math.inf) -> dict[str, LatencyReading]:
         """Return UUID -> latency of every server, also of those that report nothing."""
         return {uuid: feed.read(now_s, since_s) for uuid, feed in self._feeds.items()}
+
+    def requests(self, since_s: float) -> dict[str, RequestHistogram]:
+        """Return UUID -> all requests so far, of servers that have reported something since a time."""
+        found = {uuid: feed.requests(since_s) for uuid, feed in self._feeds.items()}
+        return {uuid: requests for uuid, requests in found.items() if requests is not None}
 
     @property
     def counts(self) -> dict[str, FeedCounts]:

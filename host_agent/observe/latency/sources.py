@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from typing import Final
 
-from host_agent.model.latency import LatencyReading, LcServer
+from host_agent.model.latency import LatencyReading, LcServer, RequestHistogram
 from host_agent.observe.latency.channel import ChannelFeed, has_port
 from host_agent.observe.latency.feeds import LatencyFeed
 from host_agent.observe.latency.protocol import FeedCounts
@@ -128,6 +128,10 @@ class SloSources:
     def counts(self) -> dict[str, FeedCounts]:
         """UUID -> what came through its port so far."""
         return self._ports.counts
+
+    def requests(self, now_s: float) -> dict[str, RequestHistogram]:
+        """Return UUID -> all requests that came through its port so far; a silent one's are unknown after a minute."""
+        return self._ports.requests(now_s - SILENCE_S)
 
     @property
     def problems(self) -> Mapping[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from emulation.hosts import four_nodes
-from emulation.servers import BE_SPECS, LC_SPECS, Server
+from emulation.servers import BE_SPECS, LC_SPECS, PROJECT, Server
 from host_agent.conf.latency import PrometheusOptions
 from host_agent.conf.options import Options
 from host_agent.conf.rdt import RdtOptions
@@ -907,6 +907,19 @@ def test_status_names_state_window_phase_and_actions(bench: Bench) -> None:
         if len(labels) == len(METRICS[name].labels)
     }
     assert {"numa_ext_balm_phase", "numa_ext_server_slo_state", "numa_ext_slo_feed"} <= names
+
+
+def test_requests_of_a_server_are_counted_for_prometheus_while_it_reports(bench: Bench) -> None:
+    lc, _ = bench.watch()
+    before = {uuid: found[-1][1] for _, (uuid, *_), found, _ in bench.controller.histograms()}
+    bench.report(900, 1.0)
+    ((name, labels, buckets, _),) = bench.controller.histograms()
+    assert len(labels) == len(METRICS[name].labels)
+    assert labels == (lc.uuid, "lc", PROJECT)
+    assert buckets[-1][1] == before[lc.uuid] + 10 * 105
+    assert (0.001, buckets[-1][1]) in buckets, "the objective is the end of a bucket"
+    bench.now += SILENCE_S + 1.0
+    assert list(bench.controller.histograms()) == []
 
 
 def test_throttling_by_cpu_time_goes_the_executors_way(tmp_path: Path) -> None:

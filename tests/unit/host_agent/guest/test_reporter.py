@@ -63,6 +63,20 @@ def test_a_number_cut_in_two_is_one_number() -> None:
     assert Parser().feed(got[0], 0.0)[0] == (pytest.approx(1234.0, rel=0.011), 1)
 
 
+def test_a_guest_without_requests_says_so_now_and_then() -> None:
+    clock, got = Clock(), list[bytes]()
+    reporter = numa_ext_slo.LatencyReporter(got.extend, clock)
+    parser = Parser()
+    for second in range(1, 26):
+        clock.now = float(second)
+        if second == 5:
+            reporter.take(b"500\n")
+        reporter.report()
+    assert [line.partition(b" ")[0] for line in got] == [b"h", b"#", b"#"]
+    assert parser.feed(b"".join(got), 0.0) == ((pytest.approx(500.0, rel=0.011), 1),)
+    assert parser.counts.lines == 3
+
+
 def test_the_port_may_come_late_go_and_come_back(tmp_path: Path) -> None:
     path = tmp_path / "port"
     port = numa_ext_slo.Port(str(path))

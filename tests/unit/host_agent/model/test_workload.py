@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulation.servers import BE_SPECS, LC_SPECS, Server
+from emulation.servers import BE_SPECS, LC_SPECS, PROJECT, Server
 from host_agent.model.workload import Activity, Unmanaged, Workload, parse
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import MemoryPolicy, Tier
@@ -26,6 +26,13 @@ def test_a_latency_critical_server_is_understood() -> None:
     assert (cell.vcpus, cell.memory_mb, cell.host_nodes) == ({0, 1}, 64, {2})
     assert workload.request is not None
     assert workload.request.ways == 4
+    assert workload.project == PROJECT
+
+
+def test_a_server_whose_owner_is_not_said_has_no_project() -> None:
+    xml = Server("web", LC_SPECS, cpus=(5,)).xml.replace("nova:owner", "nova:else")
+    workload = parse(xml, Activity.RUNNING)
+    assert (workload.tier, workload.project) == (Tier.LC, "")
 
 
 def test_a_floating_server_keeps_the_cpus_that_nova_lets_it_share() -> None:

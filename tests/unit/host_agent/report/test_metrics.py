@@ -5,8 +5,11 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry, generate_latest
+
 from host_agent.model.journal import Result
-from host_agent.report.metrics import FAILING, FILES, Metrics
+from host_agent.observe.latency.request_times import RequestTimes
+from host_agent.report.metrics import FAILING, FILES, HistogramSample, Metrics, Sample
 from placement_traits.best_effort import BestEffortWriter
 
 HERE = Path(__file__).parents[4] / "host_agent"
@@ -54,6 +57,36 @@ def test_parts_of_the_agent_begin_at_0() -> None:
     assert found["numa_ext_listener_failures", "Costs"] == 1
     assert found["numa_ext_listener_failures", "of a plug-in"] == 1
     assert found["numa_ext_actions", "pin", "failed"] == 1
+
+
+class Requests:
+    """A controller that has counted the requests of two servers."""
+
+    def __init__(self) -> None:
+        self.of = {name: RequestTimes(1234.5) for name in ("a", "b")}
+
+    def samples(self) -> Iterator[Sample]:
+        yield from ()
+
+    def histograms(self) -> Iterator[HistogramSample]:
+        for name, times in self.of.items():
+            found = times.read()
+            yield "numa_ext_server_request_seconds", (name, name, "p"), found.buckets, found.total_s
+
+
+def test_requests_of_servers_are_histograms_on_the_page() -> None:
+    metrics, requests = Metrics(), Requests()
+    metrics.include(requests)
+    requests.of["a"].add([(1200.0, 3), (2e7, 1)])
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    page = generate_latest(registry).decode().splitlines()
+    assert "# TYPE numa_ext_server_request_seconds histogram" in page
+    of_a = 'numa_ext_server_request_seconds_{}{{{}name="a",project="p",server="a"}} {}'
+    for end, count in (("0.001", 0.0), ("0.0012345", 3.0), ("10.0", 3.0), ("+Inf", 4.0)):
+        assert of_a.format("bucket", f'le="{end}",', count) in page
+    assert of_a.format("count", "", 4.0) in page
+    assert of_a.format("sum", "", 20.0036) in page
 
 
 def test_each_file_whose_lost_writes_are_counted_is_known() -> None:

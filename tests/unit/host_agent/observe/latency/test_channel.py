@@ -233,6 +233,26 @@ def test_feeds_follow_the_servers_of_the_host() -> None:
     feeds.close()
 
 
+def test_requests_of_a_server_that_says_nothing_are_unknown_and_not_none() -> None:
+    """A member of an elastic group whose reporter has died must not look idle."""
+    ports = Ports()
+    feeds = ChannelFeed(FeedOptions(), ports)
+    feeds.serve(_lcs(a=1000.0, b=1000.0))
+    assert feeds.requests(-60.0) == {}
+    ports.came = [("a", b"malformed\n"), ("b", b"# no requests\n")]
+    feeds.receive(0.0, lambda: 0.0)
+    assert {uuid: found.buckets[-1][1] for uuid, found in feeds.requests(-60.0).items()} == {"b": 0}
+    ports.came = [("a", b"h 500:20 3000:2\n")]
+    feeds.receive(0.0, lambda: 10.0)
+    found = feeds.requests(5.0)
+    assert found.keys() == {"a"}
+    assert found["a"].buckets[-1] == (math.inf, 22)
+    assert found["a"].total_s == pytest.approx(0.016)
+    feeds.serve(_lcs(a=800.0))
+    assert feeds.requests(5.0) == {}, "counted anew"
+    feeds.close()
+
+
 def test_a_percentile_of_many_requests_is_close() -> None:
     chance = random.Random(1)
     latencies = [chance.expovariate(1 / 200.0) for _ in range(20_000)]
