@@ -66,6 +66,13 @@ class SetScaling(command.ShowOne):  # type: ignore[misc]
             "latency_ms, and also writes, size_kb, placement, disturbed and label, whose value names the member "
             "(default: server); $window stands for the length of a period. Either these or --csv",
         )
+        parser.add_argument(
+            "--agents",
+            metavar="<names>",
+            help="Members report their requests to the host agents, which the engines' Prometheus scrapes: regular "
+            "expression for the names of all servers of the group, and of no other one of its project; instead of the "
+            "queries for reads, latency_ms and label",
+        )
         for option, text in (
             ("flavor", "Flavor of members that are added, by name or id; needs --image"),
             ("image", "Their image, by name or id; needs --flavor"),
@@ -350,11 +357,15 @@ def _source(parsed_args: argparse.Namespace) -> dict[str, Any]:
     queries = {}
     for each in parsed_args.prometheus:
         name, equals, query = each.partition("=")
-        if not (name and equals and query):
+        if not (name and equals):
             raise InvalidValueError("--prometheus", each, "<what>=<query>")
         queries[name] = query
-    if bool(queries) == bool(parsed_args.csv):
-        raise InvalidValueError("--csv", parsed_args.csv, "a file name, or --prometheus without it")
+    agents = parsed_args.agents
+    if bool(queries or agents) == bool(parsed_args.csv):
+        allowed = "a file name, or --prometheus or --agents without it"
+        raise InvalidValueError("--csv", parsed_args.csv, allowed)
+    if agents:
+        return {"agents": {"names": agents, **queries}}
     return {"prometheus": queries} if queries else {"csv": parsed_args.csv}
 
 

@@ -2,7 +2,7 @@
 """What the body of a request about an elastic group may hold, as JSON schema."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ import jsonschema
 
 from nova_numa_ext.orchestrator.api.schemas import MOST_NETWORKS, NAME, check_body
 from nova_numa_ext.orchestrator.store.scaling import ScalingSource
+from nova_numa_ext.policy.elastic.agent_queries import agent_queries
 from nova_numa_ext.policy.elastic.cells import Grid
 from nova_numa_ext.policy.elastic.monitored import MonitoredQueries, check_period
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
@@ -72,10 +73,17 @@ _QUERY_WORDS: Final = {
 }
 
 
-def _queries() -> dict[str, Any]:
+_OF_AGENTS: Final = ("reads", "latency_ms", "label", "disturbed")
+
+
+def _queries(ours: Collection[str] = ()) -> dict[str, Any]:
+    """Return what may be given; of ``ours`` there is a query already, and only what disturbs may be another one."""
     members: dict[str, Any] = {}
     for each in fields(MonitoredQueries):
-        given = {} if each.default is MISSING else {"default": each.default}
+        if each.name in ours and each.name != "disturbed":
+            continue
+        known = each.default is not MISSING and each.name not in ours
+        given = {"default": each.default} if known else {}
         words = {"description": _QUERY_WORDS[each.name]}
         members[each.name] = {"type": "string", "minLength": 1, "maxLength": 1000, **given, **words}
         if each.default == "":
@@ -114,6 +122,23 @@ SCALING: Final[Mapping[str, Any]] = {
                             "description": "what ``[numa_ext_jobs]scaling_prometheus`` of the engines is asked, in "
                             "PromQL; ``$window`` stands for the length of a period",
                             "properties": _queries(),
+                        },
+                        "agents": {
+                            "type": "object",
+                            "required": ["names"],
+                            "additionalProperties": False,
+                            "description": "members report their requests to the host agents, which that Prometheus "
+                            "scrapes; shown as the queries that it is asked",
+                            "properties": {
+                                "names": {
+                                    "type": "string",
+                                    "minLength": 1,
+                                    "maxLength": 255,
+                                    "description": "regular expression of Prometheus for the names of all servers of "
+                                    "the group, and of no other one of its project",
+                                },
+                                **_queries(_OF_AGENTS),
+                            },
                         },
                         "csv": {
                             "type": "string",
@@ -184,7 +209,7 @@ _CHECK: Final = jsonschema.Draft202012Validator(SCALING)
 
 def check_scaling(
     body: Any,
-) -> tuple[ScalingSettings, ScalingSource, Mapping[str, Any] | None]:
+) -> tuple[ScalingSettings, Mapping[str, Any], Mapping[str, Any] | None]:
     """Return what a group is to be sized by, its source, and of what members are made, None where it is observed.
 
     Errors as of :func:`.schemas.check_create`.
@@ -193,18 +218,27 @@ def check_scaling(
     asked = dict(body["scaling"]["settings"])
     sides = asked.pop("granularity", None)
     grid = Grid() if sides is None else Grid(*sides)
-    given = body["scaling"]["source"]
-    queries = given.get("prometheus")
-    source = ScalingSource(
-        given.get("csv", ""), None if queries is None else MonitoredQueries(**queries)
-    )
+    source = body["scaling"]["source"]
     settings = ScalingSettings(**asked, grid=grid)
-    if source.prometheus is not None:
+    if "csv" not in source:
         check_period(settings)
     enforce = body["scaling"].get("enforce")
     if enforce is not None:
         _check_enforce(enforce)
     return settings, source, enforce
+
+
+def source_of(given: Mapping[str, Any], project: str) -> ScalingSource:
+    """Return the source that a request names.
+
+    :param given: as :func:`check_scaling` has returned it
+    :param project: uuid of the group's project
+    """
+    if "agents" in given:
+        return ScalingSource(prometheus=agent_queries(project, **given["agents"]))
+    if "prometheus" in given:
+        return ScalingSource(prometheus=MonitoredQueries(**given["prometheus"]))
+    return ScalingSource(given["csv"])
 
 
 def _check_enforce(enforce: Mapping[str, Any]) -> None:

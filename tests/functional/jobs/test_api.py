@@ -1532,6 +1532,21 @@ def test_a_group_is_sized_by_what_prometheus_measures(client):
     assert client.put(f"/v1/scaling/{GROUP}", json=again, headers=ADMIN).status_code == 200
 
 
+def test_a_group_is_sized_by_what_members_report_to_the_host_agents(client):
+    """Only servers of the group's own project are asked for; the answer says what is asked."""
+    source = {"agents": {"names": "web-.*", "placement": "where"}}
+    body = {"scaling": {"settings": {"objective_ms": 35.0}, "source": source}}
+    shown = client.put(f"/v1/scaling/{GROUP}", json=body, headers=ADMIN).json["scaling"]
+    queries = shown["source"]["prometheus"]
+    members = 'project="project-1",name=~"web-.*"'
+    assert f"numa_ext_server_request_seconds_count{{{members}}}" in queries["reads"]
+    assert f"numa_ext_server_request_seconds_bucket{{{members}}}" in queries["latency_ms"]
+    assert "numa_ext_server_withholds_seconds_total" in queries["disturbed"]
+    assert queries["placement"] == "where"
+    again = {"scaling": {**body["scaling"], "source": shown["source"]}}
+    assert client.put(f"/v1/scaling/{GROUP}", json=again, headers=ADMIN).status_code == 200
+
+
 ENFORCE = {"flavor": "big", "image": "debian", "networks": ["blue"], "hook": "cassandra"}
 
 
@@ -1693,6 +1708,9 @@ def test_decisions_are_listed_page_by_page(client, jobs):
         ({"objective_ms": 35}, {"prometheus": {"reads": "r"}}, "an object with reads, latency_ms"),
         ({"objective_ms": 35}, {"prometheus": QUERIES | {"url": "http://x"}}, "only disturbed"),
         ({"objective_ms": 35, "period_s": 33.3333}, {"prometheus": QUERIES}, "a multiple of 0.01"),
+        ({"objective_ms": 35}, {"agents": {}}, "an object with names"),
+        ({"objective_ms": 35}, {"agents": {"names": "a", "reads": "r"}}, "only disturbed, names"),
+        ({"objective_ms": 35, "period_s": 33.3333}, {"agents": {"names": "a"}}, "multiple of 0.01"),
     ],
 )
 def test_settings_and_sources_that_cannot_be_are_sentences(client, settings, source, sentence):

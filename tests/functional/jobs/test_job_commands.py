@@ -515,7 +515,18 @@ def test_an_elastic_group_is_sized_by_prometheus(shell, client, jobs):
         shell(group_scaling.SetScaling, *words, *asked, "-f", "json", adapter=admin)[1]
     )
     assert made["source"]["prometheus"]["reads"] == 'rate(web{a="b"}[$window])'
-    for wrong in ([], [*asked, "--csv", "web.csv"], ["--prometheus", "reads"]):
+    agents = ["--agents", "web-.*", "--prometheus", "disturbed="]
+    made = json.loads(
+        shell(group_scaling.SetScaling, *words, *agents, "-f", "json", adapter=admin)[1]
+    )
+    assert 'name=~"web-.*"' in made["source"]["prometheus"]["reads"]
+    assert made["source"]["prometheus"]["disturbed"] == ""
+    for wrong in (
+        [],
+        [*asked, "--csv", "web.csv"],
+        ["--agents", "web", "--csv", "web.csv"],
+        ["--prometheus", "reads"],
+    ):
         with pytest.raises(InvalidValueError, match=r"--csv|--prometheus"):
             shell(group_scaling.SetScaling, *words, *wrong, adapter=admin)
 

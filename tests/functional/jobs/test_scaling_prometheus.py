@@ -10,17 +10,21 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
+from host_agent.observe.latency.request_times import RequestTimes
+from host_agent.report.metrics import Metrics
 from nova_numa_ext.orchestrator import scaling_prometheus
 from nova_numa_ext.orchestrator.scaling_prometheus import PrometheusError, PrometheusSource
 from nova_numa_ext.orchestrator.store.scaling import ScalingSource
+from nova_numa_ext.policy.elastic.agent_queries import agent_queries
 from nova_numa_ext.policy.elastic.load import MemberLoad
 from nova_numa_ext.policy.elastic.monitored import READINGS, MonitoredQueries
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from placement_traits.errors import InvalidValueError
 from tests.support.elastic_world import SETTINGS, ElasticWorld
 from tests.support.polling import until
-from tests.support.prometheus_server import prometheus_server
+from tests.support.prometheus_server import prometheus_server, shown_page
 
 QUERIES = MonitoredQueries(reads="reads[$window]", latency_ms="latency", writes="writes")
 GROUP = ScalingSettings(35.0, period_s=300.0)
@@ -276,3 +280,57 @@ def test_a_group_follows_what_a_real_prometheus_measures(tmp_path):
         until(grown, 60.0)
         assert len(world.ours()) in {1, 2, 3}
     server.shutdown()
+
+
+class ReportedRequests:
+    """What an agent has counted: a thousand requests a second of 5 ms, and one in twenty of 20 ms.
+
+    One server is of another project, and one is no member by its name.
+    """
+
+    def __init__(self):
+        self._since_s = time.monotonic()
+        self._servers = (
+            ("server-1", "web-1", "project-1"),
+            ("server-2", "web-2", "project-1"),
+            ("server-3", "web-3", "project-2"),
+            ("server-4", "database", "project-1"),
+        )
+
+    def samples(self):
+        passed_s = time.monotonic() - self._since_s
+        yield "numa_ext_server_withholds_seconds", ("server-2", "web-2"), passed_s / 2
+        yield "numa_ext_server_withholds_seconds", ("server-1", "web-1"), 0.0
+
+    def histograms(self):
+        count = round(1000.0 * (time.monotonic() - self._since_s))
+        for labels in self._servers:
+            times = RequestTimes(10_000.0)
+            times.add([(5_000.0, count), (20_000.0, count // 20)])
+            found = times.read()
+            yield "numa_ext_server_request_seconds", labels, found.buckets, found.total_s
+
+
+@pytest.mark.long
+def test_periods_are_those_of_requests_that_a_real_agents_page_counts(tmp_path):
+    """The page of the agent's own exporter, scraped by a real Prometheus, asked as the engine does."""
+    metrics, registry = Metrics(), CollectorRegistry()
+    metrics.include(ReportedRequests())
+    registry.register(metrics)
+    settings = replace(GROUP, period_s=5.0)
+    queries = agent_queries("project-1", "web-.*")
+
+    with (
+        shown_page(lambda _: generate_latest(registry)) as agent,
+        prometheus_server(tmp_path, {"numa-host-agent": [agent]}, 1) as running,
+    ):
+        source, began_s = PrometheusSource(running._url, 5.0), time.time()
+        until(lambda: time.time() > began_s + 15.0, 20.0)
+        *_, last = source.periods(queries, settings, began_s, time.time())
+    assert [each.name for each in last.members] == ["server-1", "server-2"]
+    for each in last.members:
+        assert each.load.reads_per_s == pytest.approx(1050.0, rel=0.1)
+        assert each.load.writes_per_s == 0.0
+        assert len(each.readings_ms) == READINGS
+        assert all(15.0 < reading <= 20.0 for reading in each.readings_ms)
+    assert [each.disturbed for each in last.members] == [False, True]

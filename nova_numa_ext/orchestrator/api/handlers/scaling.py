@@ -9,7 +9,7 @@ from nova_numa_ext.orchestrator.api import bodies, intake, policies, request, vi
 from nova_numa_ext.orchestrator.api.refusals import RefusedRequestError
 from nova_numa_ext.orchestrator.api.rights import Rights
 from nova_numa_ext.orchestrator.api.routes import MOST_ROWS, ROWS
-from nova_numa_ext.orchestrator.api.scaling_schema import check_scaling
+from nova_numa_ext.orchestrator.api.scaling_schema import check_scaling, source_of
 from nova_numa_ext.orchestrator.cloud.user import CloudOf
 from nova_numa_ext.orchestrator.store.scaling import StoredScaling
 from nova_numa_ext.orchestrator.store.stores import Stores
@@ -26,7 +26,7 @@ class ScalingHandlers:
     def set(self, uuid: str) -> Any:
         asking = request.asking()
         self._rights.allow(asking, policies.SCALING_SET)
-        settings, source, enforce = check_scaling(bodies.parsed(flask.request.get_data()))
+        settings, given, enforce = check_scaling(bodies.parsed(flask.request.get_data()))
         cloud = self._cloud(flask.request.environ)
         project = cloud.server_group(uuid)
         if project is None or not self._rights.may(asking, policies.SCALING_SET, project):
@@ -42,6 +42,7 @@ class ScalingHandlers:
             cloud.check_trust()
             # One that is not stored after all is found by the engine and given back.
             trust = cloud.trust(None)
+        source = source_of(given, project)
         group = self._stores.scaling.set(
             uuid, project, asking.user, settings, source, template=template, trust=trust
         )
