@@ -409,6 +409,10 @@ def test_a_group_holds_its_size_while_prometheus_is_down_and_goes_on_after(
     service: ElasticService, cloud: LabCloud, jobs: LabJobs, tmp_path: Path
 ) -> None:
     """A real Prometheus, which learns of loads as the service has them: low at last, and high while it is down."""
+    settings = cloud.settings
+    url = settings.url(settings.ports.prometheus)
+    of_engine = settings.etc / "numa-ext-jobs" / "numa-ext-engine-0.conf"
+    assert url in of_engine.read_text(), f"{settings.command} up has the engines ask {url}"
     gauges = Gauges(service)
     gauges.begin(LEARNT_FROM[0])
     with shown_page(gauges.page) as address:
@@ -417,7 +421,7 @@ def test_a_group_holds_its_size_while_prometheus_is_down_and_goes_on_after(
             tmp_path,
             {"web": [address]},
             SCRAPED_S,
-            port=cloud.settings.ports.prometheus,
+            port=settings.ports.prometheus,
         )
         with prometheus():
             for total in WALKED:
