@@ -153,7 +153,7 @@ class SloFeed:
             slo_p99_us, options.window_s, least_samples=options.least_samples
         )
         self._times = RequestTimes(slo_p99_us)
-        self._heard_s = -math.inf
+        self._heard_s = self._lost_s = -math.inf
 
     @property
     def counts(self) -> FeedCounts:
@@ -162,10 +162,13 @@ class SloFeed:
 
     def received(self, data: bytes, now_s: float) -> None:
         """Take bytes from the server's port."""
-        understood = self._parser.counts.lines
+        before = self._parser.counts
         latencies = self._parser.feed(data, now_s)
-        if self._parser.counts.lines > understood:
+        now = self._parser.counts
+        if now.lines > before.lines:
             self._heard_s = now_s
+        if (now.implausible, now.dropped_bytes) != (before.implausible, before.dropped_bytes):
+            self._lost_s = now_s
         self._window.add(latencies, now_s)
         self._times.add(latencies)
 
@@ -174,8 +177,8 @@ class SloFeed:
         return self._window.read(now_s, since_s)
 
     def requests(self, since_s: float) -> RequestHistogram | None:
-        """Return all its requests so far; None where it has reported nothing since a time."""
-        return self._times.read() if self._heard_s >= since_s else None
+        """Return all its requests so far; None where it has reported nothing since a time, or more than was taken."""
+        return self._times.read() if self._heard_s >= since_s > self._lost_s else None
 
 
 class ChannelFeed:
@@ -223,7 +226,7 @@ class ChannelFeed:
         return {uuid: feed.read(now_s, since_s) for uuid, feed in self._feeds.items()}
 
     def requests(self, since_s: float) -> dict[str, RequestHistogram]:
-        """Return UUID -> all requests so far, of servers that have reported something since a time."""
+        """Return UUID -> all requests so far, of servers of which all is known; see :meth:`SloFeed.requests`."""
         found = {uuid: feed.requests(since_s) for uuid, feed in self._feeds.items()}
         return {uuid: requests for uuid, requests in found.items() if requests is not None}
 

@@ -19,6 +19,8 @@ from host_agent.observe.latency.protocol import FeedCounts
 from placement_traits.names import SloSource
 
 SILENCE_S: Final = 60.0
+REQUESTS_SILENCE_S: Final = 25.0
+"""Counts of requests are unknown after so long: a reporter speaks every ten seconds, also of no requests."""
 
 _LOOK_S: Final = 10.0
 _MISBEHAVIOUR: Final = {
@@ -130,8 +132,8 @@ class SloSources:
         return self._ports.counts
 
     def requests(self, now_s: float) -> dict[str, RequestHistogram]:
-        """Return UUID -> all requests that came through its port so far; a silent one's are unknown after a minute."""
-        return self._ports.requests(now_s - SILENCE_S)
+        """Return UUID -> all requests that came through its port so far, where they are known."""
+        return self._ports.requests(now_s - REQUESTS_SILENCE_S)
 
     @property
     def problems(self) -> Mapping[str, str]:

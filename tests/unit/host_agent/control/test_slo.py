@@ -40,7 +40,7 @@ from host_agent.observe.latency.channel import ChannelFeed, PortSockets
 from host_agent.observe.latency.ipc_proxy import IpcProxy
 from host_agent.observe.latency.ports import SloPorts
 from host_agent.observe.latency.prometheus import PrometheusFeed
-from host_agent.observe.latency.sources import SILENCE_S, SloSources
+from host_agent.observe.latency.sources import REQUESTS_SILENCE_S, SILENCE_S, SloSources
 from host_agent.observe.machine_files import MachineFiles
 from host_agent.observe.snapshot import Observer
 from host_agent.report.metrics import METRICS, Sample
@@ -918,7 +918,7 @@ def test_requests_of_a_server_are_counted_for_prometheus_while_it_reports(bench:
     assert labels == (lc.uuid, "lc", PROJECT)
     assert buckets[-1][1] == before[lc.uuid] + 10 * 105
     assert (0.001, buckets[-1][1]) in buckets, "the objective is the end of a bucket"
-    bench.now += SILENCE_S + 1.0
+    bench.now += REQUESTS_SILENCE_S + 1.0
     assert list(bench.controller.histograms()) == []
 
 

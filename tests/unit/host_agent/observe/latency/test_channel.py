@@ -253,6 +253,24 @@ def test_requests_of_a_server_that_says_nothing_are_unknown_and_not_none() -> No
     feeds.close()
 
 
+@pytest.mark.parametrize("more", [b"h 500:6000000\n", b"h 500:1000001\n", b"s " * 70_000])
+def test_requests_of_a_server_that_reports_more_than_is_taken_are_unknown(more: bytes) -> None:
+    """What is left of them would say that the busiest member has less to do than it has."""
+    ports = Ports()
+    feeds = ChannelFeed(FeedOptions(), ports)
+    feeds.serve(_lcs(a=1000.0))
+    ports.came = [("a", b"h 500:20\n")]
+    feeds.receive(0.0, lambda: 0.0)
+    assert feeds.requests(-25.0).keys() == {"a"}
+    ports.came = [("a", more)]
+    feeds.receive(0.0, lambda: 1.0)
+    ports.came = [("a", b"\nh 500:20\n")]
+    feeds.receive(0.0, lambda: 20.0)
+    assert feeds.requests(-5.0) == {}
+    assert feeds.requests(1.5)["a"].buckets[-1] == (math.inf, 40)
+    feeds.close()
+
+
 def test_a_percentile_of_many_requests_is_close() -> None:
     chance = random.Random(1)
     latencies = [chance.expovariate(1 / 200.0) for _ in range(20_000)]
