@@ -64,7 +64,8 @@ class SetScaling(command.ShowOne):  # type: ignore[misc]
             metavar="<what>=<query>",
             help="What the engines' Prometheus [numa_ext_jobs]scaling_prometheus is asked: reads (per second) and "
             "latency_ms, and also writes, size_kb, placement, disturbed and label, whose value names the member "
-            "(default: server); $window stands for the length of a period. Either these or --csv",
+            "(default: server); $window stands for the length of a period, $fifth and $tenth for parts of it. Either "
+            "these or --csv",
         )
         parser.add_argument(
             "--agents",

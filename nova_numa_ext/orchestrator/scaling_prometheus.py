@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 
 from nova_numa_ext.policy.elastic.monitored import (
     READINGS,
+    WINDOWS,
     MonitoredQueries,
     Values,
     check_period,
@@ -78,9 +79,8 @@ class PrometheusSource:
             parts = READINGS if name == "latency_ms" else 1
             step_s = settings.period_s / parts
             first_s = ends[0] / 1000.0 - step_s * (parts - 1)
-            window = f"{round(settings.period_s * 1000.0)}ms"
             query = {
-                "query": text.replace("$window", window),
+                "query": _filled(text, settings.period_s),
                 "start": f"{first_s:.3f}",
                 "end": f"{ends[-1] / 1000.0:.3f}",
                 "step": f"{step_s:.3f}",
@@ -141,6 +141,12 @@ def _checked(text: str) -> SplitResult:
         allowed = "http://HOST[:PORT][/PATH] or https://HOST[:PORT][/PATH], without a user"
         raise PrometheusError(f"[numa_ext_jobs]scaling_prometheus has to be {allowed}")
     return url
+
+
+def _filled(text: str, period_s: float) -> str:
+    for name, parts in WINDOWS.items():
+        text = text.replace(name, f"{max(round(period_s * 1000.0 / parts), 1)}ms")
+    return text
 
 
 def _cut_off(sock: socket.socket, late: threading.Event) -> None:

@@ -10,6 +10,7 @@ length of a period is a multiple of 0.01 s.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from nova_numa_ext.policy.elastic.load import MemberLoad
@@ -20,6 +21,11 @@ from placement_traits.errors import InvalidValueError
 READINGS: Final = 10
 """Of a latency in a period."""
 
+WINDOWS: Final[Mapping[str, int]] = MappingProxyType(
+    {"$window": 1, "$fifth": 5, "$tenth": READINGS}
+)
+"""What stands for a time in queries: into how many of it a period is divided."""
+
 _ROUNDING: Final = 1e-6  # of a number of hundredths of a second
 
 Values = Mapping[str, Mapping[int, float]]
@@ -28,7 +34,9 @@ Values = Mapping[str, Mapping[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class MonitoredQueries:
-    """What is asked of the monitoring system; ``$window`` in it stands for the length of a period. '' is not asked.
+    """What is asked of the monitoring system. '' is not asked.
+
+    ``$window`` in it stands for the length of a period, ``$fifth`` and ``$tenth`` for parts of it.
 
     :param reads: operations per second that the objective is about
     :param latency_ms: their latency

@@ -2,6 +2,7 @@
 """Elastic groups that are sized by what a Prometheus measures: one of the tests, and the real one of Debian."""
 
 import json
+import math
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -285,16 +286,19 @@ def test_a_group_follows_what_a_real_prometheus_measures(tmp_path):
 class ReportedRequests:
     """What an agent has counted: a thousand requests a second of 5 ms, and one in twenty of 20 ms.
 
-    One server is of another project, and one is no member by its name.
+    One server is of another project, one is no member by its name, and one falls silent.
+
+    :ivar silent_s: when, seconds since 1970
     """
 
     def __init__(self):
-        self._since_s = time.monotonic()
+        self._since_s, self.silent_s = time.monotonic(), math.inf
         self._servers = (
             ("server-1", "web-1", "project-1"),
             ("server-2", "web-2", "project-1"),
             ("server-3", "web-3", "project-2"),
             ("server-4", "database", "project-1"),
+            ("server-5", "web-5", "project-1"),
         )
 
     def samples(self):
@@ -304,7 +308,7 @@ class ReportedRequests:
 
     def histograms(self):
         count = round(1000.0 * (time.monotonic() - self._since_s))
-        for labels in self._servers:
+        for labels in self._servers[:-1] if time.time() > self.silent_s else self._servers:
             times = RequestTimes(10_000.0)
             times.add([(5_000.0, count), (20_000.0, count // 20)])
             found = times.read()
@@ -315,9 +319,10 @@ class ReportedRequests:
 def test_periods_are_those_of_requests_that_a_real_agents_page_counts(tmp_path):
     """The page of the agent's own exporter, scraped by a real Prometheus, asked as the engine does."""
     metrics, registry = Metrics(), CollectorRegistry()
-    metrics.include(ReportedRequests())
+    requests = ReportedRequests()
+    metrics.include(requests)
     registry.register(metrics)
-    settings = replace(GROUP, period_s=5.0)
+    settings = replace(GROUP, period_s=10.0)
     queries = agent_queries("project-1", "web-.*")
 
     with (
@@ -325,12 +330,18 @@ def test_periods_are_those_of_requests_that_a_real_agents_page_counts(tmp_path):
         prometheus_server(tmp_path, {"numa-host-agent": [agent]}, 1) as running,
     ):
         source, began_s = PrometheusSource(running._url, 5.0), time.time()
-        until(lambda: time.time() > began_s + 15.0, 20.0)
-        *_, last = source.periods(queries, settings, began_s, time.time())
-    assert [each.name for each in last.members] == ["server-1", "server-2"]
-    for each in last.members:
+        whole_s = settings.period_s * (began_s // settings.period_s + 2.0)
+        requests.silent_s = whole_s + settings.period_s / 2.0
+        asked_s = whole_s + 2.0 * settings.period_s
+        until(lambda: time.time() > asked_s, 40.0)
+        whole, silent = source.periods(
+            queries, settings, whole_s - 0.5 * settings.period_s, asked_s
+        )
+    assert [each.name for each in whole.members] == ["server-1", "server-2", "server-5"]
+    assert [each.name for each in silent.members] == ["server-1", "server-2"]
+    for each in (*whole.members, *silent.members):
         assert each.load.reads_per_s == pytest.approx(1050.0, rel=0.1)
         assert each.load.writes_per_s == 0.0
         assert len(each.readings_ms) == READINGS
         assert all(15.0 < reading <= 20.0 for reading in each.readings_ms)
-    assert [each.disturbed for each in last.members] == [False, True]
+    assert [each.disturbed for each in whole.members] == [False, True, False]

@@ -12,10 +12,14 @@ from tests.support.promtool import promtool, undeclared
 NAMES = r'web-[0-9]+"\d'
 
 
+def of_five_minutes(query):
+    return query.replace("$window", "5m").replace("$fifth", "1m").replace("$tenth", "30s")
+
+
 @pytest.fixture
 def asked():
     made = asdict(agent_queries("project-1", NAMES))
-    return {what: text.replace("$window", "300000ms") for what, text in made.items()}
+    return {what: of_five_minutes(text) for what, text in made.items()}
 
 
 def test_only_metrics_and_labels_that_agents_have_are_asked_for(asked):
@@ -34,6 +38,74 @@ def test_prometheus_understands_any_name(asked, tmp_path):
     file = tmp_path / "rules.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "asked", "rules": rules}]}))
     done = promtool("check", "rules", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# Of each server what is scraped every 15 s of ten requests a second, for ten minutes; the period is the second half.
+SCRAPED = {
+    "steady": "0+150x40",
+    "scraped-in-vain-once": "0+150x29 stale 4650+150x10",
+    "silent-after-a-minute": "0+150x24 stale",
+    "silent-at-the-end": "0+150x39 stale",
+    "silent-for-two-minutes": "0+150x24 stale _x6 4800+150x8",
+    "new-in-the-middle": "_x29 0+150x10",
+    "prometheus-is-away": "0+150x24",
+    "prometheus-was-away": "0+150x20 _x14 5250+150x5",
+}
+
+
+def test_what_falls_silent_is_unknown_in_that_period_and_not_idle(tmp_path):
+    """A rate over the period divides what was counted before the silence by all of it."""
+    about = {"project": "project-1"}
+    counted = [
+        (
+            labels(
+                "numa_ext_server_request_seconds_count",
+                name=f"web-{server}",
+                server=server,
+                **about,
+            ),
+            values,
+        )
+        for server, values in SCRAPED.items()
+    ]
+    expected = {"steady": 10.0, "scraped-in-vain-once": 10.0}
+    answers(tmp_path, counted, "reads", expected)
+
+
+def test_a_server_of_another_project_is_not_among_the_disturbed(tmp_path):
+    throttled = "numa_ext_server_withholds_seconds_total"
+    counted = [
+        (labels(throttled, name="web-1", server=server), "0+15x40") for server in ("ours", "theirs")
+    ]
+    for server, project in (("ours", "project-1"), ("theirs", "project-2")):
+        about = {"name": "web-1", "server": server, "project": project}
+        counted.append((labels("numa_ext_server_request_seconds_count", **about), "0+150x40"))
+    answers(tmp_path, counted, "disturbed", {"ours": 1.0})
+
+
+def labels(metric, **of):
+    return metric + "{" + ",".join(f'{name}="{value}"' for name, value in of.items()) + "}"
+
+
+def answers(folder, counted, what, expected):
+    """Prometheus answers a query at the end of ten minutes.
+
+    :param counted: series, and what is scraped of them
+    :param expected: value by server
+    """
+    query = of_five_minutes(asdict(agent_queries("project-1", "web-.*"))[what])
+    samples = [
+        {"labels": labels("", server=server), "value": value} for server, value in expected.items()
+    ]
+    test = {
+        "interval": "15s",
+        "input_series": [{"series": series, "values": values} for series, values in counted],
+        "promql_expr_test": [{"expr": query, "eval_time": "10m", "exp_samples": samples}],
+    }
+    file = folder / "tests.yaml"
+    file.write_text(yaml.safe_dump({"evaluation_interval": "15s", "tests": [test]}))
+    done = promtool("test", "rules", str(file))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
