@@ -50,14 +50,19 @@ T = TypeVar("T")
 
 
 def eventually(
-    what: str, probe: Callable[[], T | None], timeout_s: float = 240.0, pause_s: float = 1.0
+    what: str,
+    probe: Callable[[], T | None],
+    timeout_s: float = 240.0,
+    pause_s: float = 1.0,
+    seen: Callable[[], object] | None = None,
 ) -> T:
     """Wait until ``probe`` returns something true and return it.
 
     The pause after a probe is at least as long as the probe took: on an emulated host the questions would else slow
     down what they wait for.
 
-    :raises AssertionError: naming ``what`` and the last answer, when it did not happen in time
+    :param seen: what there is instead; asked when it did not happen in time
+    :raises AssertionError: naming ``what``, the last answer and what is seen, when it did not happen in time
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -67,7 +72,8 @@ def eventually(
             return answer
         now = time.monotonic()
         if now > deadline:
-            raise AssertionError(f"not within {timeout_s:.0f} s: {what}; last answer: {answer!r}")
+            got = f"last answer: {answer!r}" if seen is None else f"seen: {seen()!r}"
+            raise AssertionError(f"not within {timeout_s:.0f} s: {what}; {got}")
         time.sleep(max(pause_s, now - began))
 
 

@@ -44,6 +44,7 @@ SCALED_S = 900.0
 STEPS = ("asked", "building", "adding", "joining", "draining", "deleting")
 DOWN_S = 2.0 * PERIOD_S  # so long the source may say nothing new
 NOTICED_S = 150.0  # a group that was looked at in vain is looked at again after a minute
+LEARNT_S = 2.0 * NOTICED_S  # the models of all periods of a walk are fitted first
 SCRAPED_S = 1
 QUERIES = {
     # What was scraped before a silence says nothing after it.
@@ -213,7 +214,18 @@ class ElasticService:
                 measured_at = time.monotonic()
             return reached()
 
-        eventually(f"{what} at {total:.0f}/s", probe, timeout_s, 0.2)
+        self.eventually(f"{what} at {total:.0f}/s", probe, timeout_s, 0.2)
+
+    def eventually(
+        self, what: str, reached: Callable[[], bool], timeout_s: float, pause_s: float = 1.0
+    ) -> None:
+        """See :func:`tests.integration.cloud.eventually`; says what there is of the group instead."""
+        eventually(what, reached, timeout_s, pause_s, lambda: (self.shown(), self.steps()))
+
+    def shown(self) -> dict[str, Any]:
+        """What the API shows of the group: the last decision, and what stands in the way."""
+        found = self._jobs.api.scaling(self.group)
+        return {name: found[name] for name in ("last_decision", "trouble", "source")}
 
     @property
     def last_term(self) -> str:
@@ -429,21 +441,22 @@ def test_a_group_holds_its_size_while_prometheus_is_down_and_goes_on_after(
                 time.sleep(max(until_s - time.time(), 0.0))
             service.sized(enforce=True, queries=QUERIES)
             small = ("enough", "least")
-            eventually("the group is large enough", lambda: service.last_term in small, NOTICED_S)
+            enough = "the group is large enough"
+            service.eventually(enough, lambda: service.last_term in small, LEARNT_S)
         gauges.begin(HIGH)
         silent = "Prometheus at 127.0.0.1 does not answer"
 
-        eventually("it is stored why", lambda: silent in service.trouble, NOTICED_S)
+        service.eventually("it is stored why", lambda: silent in service.trouble, NOTICED_S)
         time.sleep(DOWN_S)
-        assert silent in service.trouble
+        assert silent in service.trouble, service.shown()
         assert service.steps() == []
         assert service.servers() == service.users
         with prometheus():
-            eventually("two members more", lambda: service.has(2), SCALED_S)
+            service.eventually("two members more", lambda: service.has(2), SCALED_S)
             only_members_were_added(service, 2)
-            eventually("nothing is wrong", lambda: not service.trouble, NOTICED_S)
+            service.eventually("nothing is wrong", lambda: not service.trouble, NOTICED_S)
             gauges.begin(LOW)
-            eventually("no member more", lambda: service.has(0), SCALED_S)
+            service.eventually("no member more", lambda: service.has(0), SCALED_S)
     nothing_is_left(service, jobs)
 
 
