@@ -257,7 +257,7 @@ METRICS: Final[dict[str, MetricSpec]] = {
             "numa_ext_server_request_seconds",
             "histogram",
             "Times of all requests that a latency-critical server has reported through its port, seconds; missing "
-            "while it says nothing. Its objective is an end of a bucket.",
+            "while it says nothing, or more than is taken. Its objective is an end of a bucket.",
             (*_SERVER, "project"),
         ),
         MetricSpec(

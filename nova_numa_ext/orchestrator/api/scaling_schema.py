@@ -120,8 +120,8 @@ SCALING: Final[Mapping[str, Any]] = {
                             "required": ["reads", "latency_ms"],
                             "additionalProperties": False,
                             "description": "what ``[numa_ext_jobs]scaling_prometheus`` of the engines is asked, in "
-                            "PromQL; ``$window`` stands for the length of a period, ``$fifth`` and ``$tenth`` for parts "
-                            "of it",
+                            "PromQL; ``$window`` stands for the length of a period, ``$fifth`` and ``$tenth`` for "
+                            "parts of it",
                             "properties": _queries(),
                         },
                         "agents": {
