@@ -38,7 +38,7 @@ class LastAnswer(Generic[Answer]):
         return self._is_asking
 
     def ask(self) -> None:
-        """Ask anew, unless an answer is waited for; does not wait."""
+        """Ask again, unless an answer is waited for; does not wait."""
         if not self._is_asking:
             self._is_asking = True
             self._tasks.submit(self._run)

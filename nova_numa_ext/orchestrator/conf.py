@@ -125,8 +125,8 @@ class EngineOptions(Section):
     )
     remote_gpu_moves_per_minute: int = option(
         2,
-        "Leases that move in a minute, all together, those that an administrator moves included; for a lease that needs "
-        "more moves than that nothing moves.",
+        "Leases that move in a minute, all together, those that an administrator moves included; for a lease that "
+        "needs more moves than that nothing moves.",
         minimum=1,
         change="GPUs have many small leases, and moves take little time (raise)",
         leave="a move takes a server its GPU for seconds",

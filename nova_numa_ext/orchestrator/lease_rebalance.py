@@ -6,7 +6,7 @@ for. A lease is begun to move only while it is attached, and says so; the one th
 it. Where moves are only observed, nothing is stored but that, and each plan is logged once.
 
 All moves of a plan are stored in one transaction, each with the gang for which it is, and with the leases of that gang
-the room that it is to have. By these rows, whichever process reads them, nobody else gets that room
+the room that it is to have. By these rows, whichever process reads them, that room is no one else's
 (:func:`nova_numa_ext.policy.remote_gpu.lease_plan.plan`). It is kept until the gang has GPUs, there or elsewhere. Where
 no move is under way any more and the gang still waits, as when one was refused, it is kept no longer.
 """

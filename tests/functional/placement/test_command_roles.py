@@ -123,7 +123,7 @@ def nova():
 
 def group_of_one(url, _method, **_options):
     """Nova's answer about a group with a server on h1, which hangs on no fabric."""
-    body = {"server_group": {"members": [SERVER]}}
+    body = {"server_group": {"members": [SERVER], "project_id": "p"}}
     if url.startswith("/servers/"):
         host = {"OS-EXT-SRV-ATTR:hypervisor_hostname": "h1"}
         body = {"server": {"status": "ACTIVE", "name": "web", **host}}
