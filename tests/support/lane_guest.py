@@ -15,7 +15,7 @@ from numa_lab import kernel as lab_kernel
 
 from tests.support.reporting_guest import Files, kernel
 
-COMMAND_LINE: Final = "console=ttyS0 panic=1 quiet"
+COMMAND_LINE: Final = "console=ttyS0 panic=1 quiet no_timer_check"
 TAPS: Final = ("tap1", "tap2")
 UPLINK: Final = "up0"
 PINGS: Final = 5

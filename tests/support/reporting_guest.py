@@ -15,7 +15,7 @@ from numa_lab import kernel as lab_kernel
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 LATENCY_US: Final = 800
-COMMAND_LINE: Final = "console=ttyS0 panic=1 quiet"
+COMMAND_LINE: Final = "console=ttyS0 panic=1 quiet no_timer_check"
 _CACHE = Path.home() / ".cache/nova-numa-ext/kernel"
 _BUSYBOX = Path("/bin/busybox")
 _PYTHON = Path("/usr/bin/python3")
