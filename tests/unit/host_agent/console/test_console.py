@@ -363,7 +363,8 @@ def test_reset_all_beside_any_agent_is_refused_in_a_sentence(
 def test_every_file_of_the_state_folder_is_known_to_reset_all() -> None:
     paths = HostPaths()
     found = {name for name, made in vars(HostPaths).items() if isinstance(made, property)}
-    assert {getattr(paths, name) for name in found - {"kept"}} == set(paths.kept)
+    not_the_agents = {"lane_door"}  # the unit of lanes makes and removes it, and may run meanwhile
+    assert {getattr(paths, name) for name in found - {"kept"} - not_the_agents} == set(paths.kept)
 
 
 def test_status_and_explain_show_how_an_objective_stands(
