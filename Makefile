@@ -5,6 +5,7 @@ LAB := devstack/lab/lab
 VENV := $(or $(NUMA_EXT_LAB),.lab)/venv
 PYTHON := $(VENV)/bin/python
 PYTEST := $(PYTHON) -m pytest --durations=10
+REACHABLE := $(PYTHON) -m tests.reachable
 RALLY := $(or $(NUMA_EXT_LAB),.lab)/rally/venv
 NOVA33 := $(abspath $(or $(NUMA_EXT_LAB),.lab)/nova33)
 ELASTIC := $(abspath $(or $(NUMA_EXT_LAB),.lab)/elastic)
@@ -61,7 +62,7 @@ config: venv  ## generate sample configuration and dashboards under etc/, and th
 	$(PYTHON) -m tools.tables
 
 test-unit: venv  ## unit, functional and conformance tests
-	$(PYTEST) -q -n 5 --dist loadfile --no-loadscope-reorder tests/unit tests/functional tests/conformance
+	$(REACHABLE) $(PYTEST) -q -n 5 --dist loadfile --no-loadscope-reorder tests/unit tests/functional tests/conformance
 
 test-in-nova: venv  ## the stories in nova's own test bed, and nova's own tests with our filter and weigher
 	$(PYTEST) -q -n 3 tests/in_nova

@@ -93,7 +93,7 @@ def numbered(text: str) -> tuple[int, int]:
 
 
 def commands(share: Share) -> list[list[str]]:
-    """What runs a share: the lab where it is needed, and nova's test bed in a process of its own.
+    """What runs a share: the lab where it is needed, and it and nova's test bed in processes of their own.
 
     A test that hangs is ended after four times what the longest is known to take.
     """
@@ -102,9 +102,16 @@ def commands(share: Share) -> list[list[str]]:
     words += ["-o", f"timeout={timeout_s}"]
     tests = [one.test for one in share]
     in_nova = [test for test in tests if test.startswith(IN_NOVA)]
-    others = [test for test in tests if not test.startswith(IN_NOVA)]
-    lab = [[str(LAB), "up"]] if any(test.startswith(ON_THE_LAB) for test in tests) else []
-    return [*lab, *([*words, *group] for group in (others, in_nova) if group)]
+    on_the_lab = [test for test in tests if test.startswith(ON_THE_LAB)]
+    others = [test for test in tests if not test.startswith((IN_NOVA, ON_THE_LAB))]
+    started = []
+    if others:
+        started += [[sys.executable, "-m", "tests.reachable", *words, *others]]
+    if on_the_lab:
+        started += [[str(LAB), "up"], [*words, *on_the_lab]]
+    if in_nova:
+        started += [[*words, *in_nova]]
+    return started
 
 
 def chosen(asked: tuple[int, int] | None, *, rotating: bool) -> tuple[str, Share]:

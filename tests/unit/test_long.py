@@ -109,7 +109,7 @@ def test_nova_has_a_process_of_its_own_and_the_lab_comes_up_when_it_is_needed() 
     nova, pure = Long("tests/in_nova/t.py::a", 60), Long("tests/unit/t.py::b", 300)
     lab = Long("tests/integration/t.py::c", 90)
     started = [words[-1] for words in commands((lab, nova, pure))]
-    assert started == ["up", pure.test, nova.test]
+    assert started == [pure.test, "up", lab.test, nova.test]
     assert [words[-1] for words in commands((pure,))] == [pure.test]
     assert "timeout=1200" in commands((pure,))[0]
     assert "timeout=600" in commands((nova,))[0]
