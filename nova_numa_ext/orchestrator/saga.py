@@ -271,7 +271,11 @@ class Saga:
     # Steps ----------------------------------------------------------------------------------------------------------
 
     def _asking(self, job: StoredJob, step: Step) -> StoredJob:
-        """Store right before something is asked for that it may come to be; renews the term."""
+        """Store right before something is asked for that it may come to be; renews the term.
+
+        :raises NotLeaderError: the term is over, or this engine is being stopped
+        """
+        self._lead()
         return self._noted(job, replace(step, asked_at=self._now))
 
     def _made(
