@@ -2,39 +2,61 @@
 """The agent's shapes as plain values and back, for a wire that knows numbers, texts and lists only.
 
 Named tuples and frozen dataclasses travel as the list of their fields, mappings as lists of pairs. The receiver knows
-the shape by the table of operations and takes nothing else: what it gets is built field by field.
+the shape by the table of operations and takes nothing else: what it gets is built field by field. A round has
+thousands of fields: what a message can hold is not taken apart, and fields of plain kinds are checked together.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from types import GenericAlias, NoneType, UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from placement_traits.errors import InvalidValueError, shown
 
-_PLAIN: Final = (str, int, float, bool, NoneType)
+_PLAIN: Final = frozenset({str, int, float, bool, NoneType})
 
 
 def encode(value: Any) -> Any:
-    """Return a value of numbers, texts, None and tuples only.
+    """Return a value of numbers, texts, None and sequences only, as :func:`.frames.pack` takes it.
 
     :raises InvalidValueError: it is of a kind that does not travel
     """
+    kind = type(value)
+    if kind in _PLAIN or _as_it_is(kind):
+        return value
+    if kind in (tuple, list):
+        return tuple(map(encode, value))
     if isinstance(value, Enum):
         return value.value
-    if value is None or isinstance(value, str | int | float):
+    if isinstance(value, str | int | float):
         return value
+    return tuple(map(encode, _entries(value)))
+
+
+def _entries(value: Any) -> Iterable[Any]:
     if is_dataclass(value):
-        return tuple(encode(getattr(value, field.name)) for field in fields(value))
+        return (getattr(value, field.name) for field in fields(value))
     if isinstance(value, Mapping):
-        return tuple((encode(key), encode(found)) for key, found in value.items())
+        return value.items()
     if isinstance(value, Sequence):
-        return tuple(encode(found) for found in value)
+        return value
     if isinstance(value, Set):
-        return tuple(encode(found) for found in sorted(value))
+        return sorted(value)
     raise InvalidValueError("value on the wire", type(value).__name__, "plain values and shapes")
+
+
+@cache
+def _as_it_is(shape: Any) -> bool:
+    """Tell whether a message can hold all values of a shape: plain ones, tuples, and named tuples of these."""
+    if shape is None or shape in _PLAIN:
+        return True
+    origin, inner = get_origin(shape), get_args(shape)
+    if origin is tuple or origin in (Union, UnionType):
+        return all(_as_it_is(each) for each in inner if each is not Ellipsis)
+    named = isinstance(shape, type) and issubclass(shape, tuple) and hasattr(shape, "_fields")
+    return named and all(map(_as_it_is, get_type_hints(shape).values()))
 
 
 def decode(shape: Any, value: Any) -> Any:
@@ -72,8 +94,10 @@ def _class(shape: Any) -> Callable[[Any], Any]:
         known: Callable[[Any], Any] = shape
         return known
     hints = get_type_hints(shape)
-    names = [field.name for field in fields(shape)] if is_dataclass(shape) else shape._fields
-    return _record(lambda values: shape(*values), [hints[name] for name in names])
+    if is_dataclass(shape):
+        names = [field.name for field in fields(shape)]
+        return _record(lambda values: shape(*values), [hints[name] for name in names])
+    return _record(partial(tuple.__new__, shape), [hints[name] for name in shape._fields])
 
 
 def _plain(kind: type) -> Callable[[Any], Any]:
@@ -99,18 +123,27 @@ def _either(builders: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
 
 
 def _many(whole: Callable[[Any], Any], shape: Any) -> Callable[[Any], Any]:
+    each = _decoder(shape)
+    kinds = {shape} if shape in _PLAIN else None
+
     def build(value: Any) -> Any:
-        each = _decoder(shape)
-        return whole(each(found) for found in _listed(value))
+        found = _listed(value)
+        if kinds and kinds.issuperset(map(type, found)):
+            return whole(found)
+        return whole(map(each, found))
 
     return build
 
 
 def _record(whole: Callable[[Any], Any], shapes: Sequence[Any]) -> Callable[[Any], Any]:
+    builders = tuple(map(_decoder, shapes))
+    kinds = tuple(shapes) if all(shape in _PLAIN for shape in shapes) else None
+
     def build(value: Any) -> Any:
-        return whole(
-            [_decoder(shape)(found) for shape, found in zip(shapes, _listed(value), strict=True)]
-        )
+        found = _listed(value)
+        if kinds and tuple(map(type, found)) == kinds:
+            return whole(found)
+        return whole([each(part) for each, part in zip(builders, found, strict=True)])
 
     return build
 
