@@ -18,7 +18,7 @@ from host_agent.conf.options import Options
 from host_agent.control import home_nodes_store
 from host_agent.control.pipeline import Refiners
 from host_agent.control.rollout import Rollout
-from host_agent.decide.cores.placement import decide
+from host_agent.decide.cores.placement import Placed, place
 from host_agent.decide.cores.standing import Standing, standing
 from host_agent.machine.libvirt import AgentEndsError, DomainSource
 from host_agent.model.assignment import Decision, Observation
@@ -134,6 +134,7 @@ class Agent:
         self._writer = BestEffortWriter("state", files.lost)
         self._libvirt_lost = False
         self._standing: Standing | None = None
+        self._placed: Placed | None = None
         self._coarse: Decision | None = None
         self._touched: frozenset[str] = frozenset()
         self._listener_problems: dict[str, str] = {}
@@ -198,7 +199,8 @@ class Agent:
         return decision
 
     def _decide_again(self, observation: Observation) -> Decision:
-        decision = decide(observation, self._home_nodes, self._options)
+        self._placed = place(observation, self._home_nodes, self._options, self._placed)
+        decision = self._placed.decision
         home_nodes = {
             assignment.uuid: assignment.nodes
             for assignment in decision.assignments

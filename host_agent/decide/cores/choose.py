@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from host_agent.decide.cores.ranking import SlotRank, Ties, rank
 from host_agent.decide.cores.slots import (
@@ -29,7 +29,6 @@ from host_agent.decide.cores.slots import (
     Occupancy,
     Slot,
 )
-from host_agent.decide.pages.policy import Room
 from host_agent.model.pages import apportion
 from placement_traits.interference import may_share
 from placement_traits.names import InterferenceClass
@@ -41,6 +40,15 @@ EXACT_NODES: Final = 6
 """Up to this many nodes every set of them is looked at for a wide slot; above, each with its nearest ones."""
 
 RankedSlot: TypeAlias = tuple[SlotRank, Slot]
+
+
+class HasRoom(Protocol):
+    """What is asked of memory: :class:`~host_agent.decide.pages.policy.Room`, or who remembers the answers."""
+
+    def covers(
+        self, memory_mb: float, resident_mb: Mapping[int, float], nodes: tuple[int, ...], home: bool
+    ) -> bool:
+        """See :meth:`host_agent.decide.pages.policy.Room.covers`."""
 
 
 # -- a core for each vCPU ----------------------------------------------------------------------------------------------
@@ -193,7 +201,7 @@ def _fillings(
 
 
 def best_wide_slot(
-    occupancy: Occupancy, server: MappedServer, ties: Ties, room: Room
+    occupancy: Occupancy, server: MappedServer, ties: Ties, room: HasRoom
 ) -> RankedSlot | None:
     """Return the best set of home nodes with the CPUs that nova shares there; None when it may run on no online CPU.
 
@@ -218,7 +226,7 @@ def _no_more_nodes(occupancy: Occupancy, best: RankedSlot, slot: Slot) -> bool:
 
 
 def wide_slots(
-    occupancy: Occupancy, server: MappedServer, ties: Ties, room: Room
+    occupancy: Occupancy, server: MappedServer, ties: Ties, room: HasRoom
 ) -> Iterator[Slot]:
     """Yield the wide slots of a server, fewest nodes first; see :func:`best_wide_slot`."""
     layout = occupancy.layout
@@ -298,7 +306,9 @@ def _quiet(
     return tuple(sorted(quiet - occupancy.latency_critical_cpus() or quiet))
 
 
-def _memory(server: MappedServer, nodes: tuple[int, ...], ties: Ties, room: Room) -> dict[int, int]:
+def _memory(
+    server: MappedServer, nodes: tuple[int, ...], ties: Ties, room: HasRoom
+) -> dict[int, int]:
     """Return room for all of a server's memory, or for nothing of it: half of it is no reason to go there."""
     fits = room.covers(server.memory_mb, ties.resident_mb, nodes, nodes == ties.home)
     if not fits and not ties.pages_stay:

@@ -11,10 +11,13 @@ same rule; then these rules hold for servers that find no core for each vCPU.
 
 Memory is granted server by server: what was granted to one before is no room for the next
 (:class:`host_agent.decide.pages.policy.Room`).
+
+Pages move and free memory changes all the time, and ranking slots is what a decision costs: a server that is the same
+as in the last decision keeps its slot while all before it have theirs and each question about room has the same answer.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from host_agent.conf.options import Options
 from host_agent.decide.cores.choose import best_wide_slot, wide_slot_at
@@ -25,6 +28,7 @@ from host_agent.decide.pages.policy import Room, desired_shares, fit
 from host_agent.decide.partitions.requests import partition_of, reasons_of
 from host_agent.model import cpus as cpu_list
 from host_agent.model.assignment import Assignment, AssignmentReasons, Decision, Guest, Observation
+from host_agent.model.process import RamRange
 from host_agent.model.terms import Term
 from placement_traits.errors import CapabilityMissingError, InvalidValueError
 from placement_traits.interference import may_share
@@ -34,6 +38,67 @@ from placement_traits.topology import HostTopology
 from placement_traits.workload_request import WorkloadRequest
 
 HomeNodes = Mapping[str, tuple[int, ...]]
+_Question = tuple[tuple[int, ...], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One floating server's part of a decision.
+
+    :param ram: its memory then
+    :param room: (nodes, whether it lives there) that were looked at -> whether they had room for it
+    :param slot: that was taken
+    """
+
+    ram: tuple[RamRange, ...]
+    room: Mapping[_Question, bool]
+    slot: Slot
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A decision, and what the next one may keep of it.
+
+    :param observation: what it was made for
+    :param home_nodes: where floating servers were then
+    :param layout: of the host
+    :param parts: UUID -> part of each floating server that found a place
+    """
+
+    decision: Decision
+    observation: Observation
+    home_nodes: HomeNodes
+    options: Options
+    layout: CoreLayout
+    parts: Mapping[str, Part]
+
+    @property
+    def bound(self) -> dict[str, Assignment]:
+        """UUID -> assignment of servers that nova has placed: memory changes none of it."""
+        return {found.uuid: found for found in self.decision.assignments if found.bound}
+
+    def alike(
+        self, observation: Observation, home_nodes: HomeNodes, options: Options
+    ) -> "Placed | None":
+        """Return itself where another decision differs by memory at most, of the host or of servers."""
+        before = self.observation
+        same = (
+            self.options is options
+            and before.topology == observation.topology
+            and self.home_nodes == home_nodes
+            and len(before.guests) == len(observation.guests)
+            and all(map(_but_for_memory, before.guests, observation.guests))
+        )
+        return self if same else None
+
+
+def _but_for_memory(before: Guest, now: Guest) -> bool:
+    return (
+        before.workload == now.workload
+        and (before.process is None) == (now.process is None)
+        and before.gpus == now.gpus
+    )
 
 
 @dataclass(slots=True)
@@ -42,23 +107,61 @@ class _Host:
 
     :param levels: L3 domain with a latency-critical server -> bandwidth level of best-effort ones, per cent
     :param room: memory for the floating servers that have not had theirs
+    :param bound: UUID -> what the last decision says of servers that nova has placed, where it is still so
+    :param last: parts of the last decision, while all servers so far have the slots that they had in it
+    :param parts: of this one
     """
 
     topology: HostTopology
     levels: Mapping[int, int]
     room: Room
     occupancy: Occupancy
+    bound: Mapping[str, Assignment]
+    last: Mapping[str, Part]
+    parts: dict[str, Part] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Asked:
+    """Remembers what was asked of the room for one server."""
+
+    room: Room
+    answers: dict[_Question, bool] = field(default_factory=dict)
+
+    def covers(
+        self,
+        memory_mb: float,
+        resident_mb: Mapping[int, float],
+        nodes: tuple[int, ...],
+        home: bool,
+    ) -> bool:
+        """See :meth:`Room.covers`."""
+        answer = self.room.covers(memory_mb, resident_mb, nodes, home)
+        self.answers[nodes, home] = answer
+        return answer
 
 
 def decide(observation: Observation, home_nodes: HomeNodes, options: Options) -> Decision:
+    """Decide where all managed servers shall be; see :func:`place`."""
+    return place(observation, home_nodes, options).decision
+
+
+def place(
+    observation: Observation,
+    home_nodes: HomeNodes,
+    options: Options,
+    last: Placed | None = None,
+) -> Placed:
     """Decide where all managed servers shall be.
 
     :param observation: the host now
     :param home_nodes: where floating servers are by the last decision
     :param options: the operator's
+    :param last: the last decision: what is the same in this one is the same object
     """
     managed = [guest for guest in observation.guests if guest.workload.request is not None]
-    host = _host(observation, managed, options)
+    known = last.alike(observation, home_nodes, options) if last else None
+    host = _host(observation, managed, options, known)
     assignments = [_bound(host, guest) for guest in managed if not guest.workload.floating]
     unplaced: dict[str, tuple[Reason, ...]] = {}
     floating = sorted(
@@ -76,10 +179,15 @@ def decide(observation: Observation, home_nodes: HomeNodes, options: Options) ->
             assignments.append(_floating(host, guest, home))
         except CapabilityMissingError as error:
             unplaced[guest.uuid] = (Reason(Term.NO_HOME, str(error)),)
-    return Decision(tuple(assignments), unplaced)
+    decision = Decision(tuple(assignments), unplaced)
+    if known is not None and known.decision == decision:
+        decision = known.decision
+    return Placed(decision, observation, home_nodes, options, host.occupancy.layout, host.parts)
 
 
-def _host(observation: Observation, managed: Sequence[Guest], options: Options) -> _Host:
+def _host(
+    observation: Observation, managed: Sequence[Guest], options: Options, known: Placed | None
+) -> _Host:
     topology = observation.topology
     lc_l3 = {
         l3
@@ -96,7 +204,9 @@ def _host(observation: Observation, managed: Sequence[Guest], options: Options) 
         topology,
         dict.fromkeys(lc_l3, options.rdt.be_mba_percent),
         Room(free_for_floating(observation), options.memory.margin_mb),
-        Occupancy(CoreLayout(topology, use_siblings=True), servers, {}),
+        Occupancy(known.layout if known else CoreLayout(topology, use_siblings=True), servers, {}),
+        known.bound if known else {},
+        known.parts if known else {},
     )
 
 
@@ -148,6 +258,8 @@ def _bound(host: _Host, guest: Guest) -> Assignment:
     if cpus:
         alone = all(len(chosen) == 1 for chosen in pins.values())
         host.occupancy.put(guest.uuid, Slot(cpus, wide=not alone))
+    if guest.uuid in host.bound:
+        return host.bound[guest.uuid]
     total = sum(cell.memory_mb for cell in domain.cells)
     shares: dict[int, float] = {}
     for cell in domain.cells:
@@ -187,43 +299,74 @@ def _settle(host: _Host, guest: Guest, home: tuple[int, ...]) -> None:
 def _floating(host: _Host, guest: Guest, home: tuple[int, ...]) -> Assignment:
     if guest.uuid in host.occupancy.slots:
         host.occupancy.take(guest.uuid)
-    domain, request, resident = guest.workload.domain, _request(guest), guest.resident_mb
-    held = max(1, int(sum(resident.values())))
-    server = replace(host.occupancy.servers[guest.uuid], memory_mb=held)
-    ties = Ties(
-        home,
-        tuple(node for node in guest.gpus.values() if node is not None),
-        resident,
-        bool(domain.immovable),
-    )
-    found = best_wide_slot(host.occupancy, server, ties, host.room)
-    if found is None:
-        raise CapabilityMissingError(f"server {guest.uuid} may run on no online CPU of this host")
-    slot = found[1]
-    place_reasons = rank(host.occupancy, server, slot).reasons()
-    host.occupancy.put(guest.uuid, slot)
-    nodes, chosen = host.occupancy.layout.nodes(slot), frozenset(slot.cpus)
-    shares, memory_reasons = _memory(host, guest, nodes)
-    pins = dict.fromkeys(range(domain.vcpus), chosen)
-    partition = partition_of(guest, chosen, pins, host.topology, host.levels)
+    before = host.last.get(guest.uuid)
+    part = before if before and _stays(host, guest, before) else _chosen(host, guest, home)
+    resident = guest.resident_mb
+    host.occupancy.put(guest.uuid, part.slot)
+    shares, reasons = _memory(host, guest, part.assignment.nodes)
     if shares is not None and not guest.pages_stay and not guest.blocked_by:
         total = sum(resident.values())
         granted = {node: share * total for node, share in shares.items()}
         host.room = host.room.after(resident, granted)
-    return Assignment(
+    found = part.assignment
+    if (found.memory_shares, found.why.memory) != (shares, reasons):
+        found = replace(found, memory_shares=shares, why=replace(found.why, memory=reasons))
+    if before and before.assignment == found:
+        found = before.assignment
+    host.parts[guest.uuid] = replace(part, assignment=found)
+    return found
+
+
+def _held_mb(guest: Guest) -> int:
+    return max(1, int(sum(guest.resident_mb.values())))
+
+
+def _stays(host: _Host, guest: Guest, part: Part) -> bool:
+    """Tell whether the same slot would be chosen again, with all other servers where they were."""
+    if part.ram != guest.ram:
+        return False
+    held, resident = _held_mb(guest), guest.resident_mb
+    return all(
+        host.room.covers(held, resident, nodes, at_home) is answer
+        for (nodes, at_home), answer in part.room.items()
+    )
+
+
+def _chosen(host: _Host, guest: Guest, home: tuple[int, ...]) -> Part:
+    """Choose a slot; what the memory's shares are is still to be seen."""
+    domain, request = guest.workload.domain, _request(guest)
+    server = replace(host.occupancy.servers[guest.uuid], memory_mb=_held_mb(guest))
+    ties = Ties(
+        home,
+        tuple(node for node in guest.gpus.values() if node is not None),
+        guest.resident_mb,
+        bool(domain.immovable),
+    )
+    asked = _Asked(host.room)
+    best = best_wide_slot(host.occupancy, server, ties, asked)
+    before = host.last.get(guest.uuid)
+    if best is None or before is None or before.slot.cpus != best[1].cpus:
+        host.last = {}  # for those that follow this one is a new neighbour
+    if best is None:
+        raise CapabilityMissingError(f"server {guest.uuid} may run on no online CPU of this host")
+    slot = best[1]
+    place_reasons = rank(host.occupancy, server, slot).reasons()
+    nodes, chosen = host.occupancy.layout.nodes(slot), frozenset(slot.cpus)
+    pins = dict.fromkeys(range(domain.vcpus), chosen)
+    partition = partition_of(guest, chosen, pins, host.topology, host.levels)
+    assignment = Assignment(
         guest.uuid,
         nodes,
         pins,
         # What the emulator does for a device it does near it; else nova's choice stays.
         chosen if guest.gpus else None,
-        shares,
         partition=partition,
         why=AssignmentReasons(
             (Reason(Term.HOME_NODES, ",".join(map(str, nodes))), *place_reasons),
             reasons_of(partition, request, host.levels),
-            memory_reasons,
         ),
     )
+    return Part(guest.ram, asked.answers, slot, assignment)
 
 
 def _memory(
