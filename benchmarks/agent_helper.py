@@ -3,7 +3,8 @@
 
 ``python -m benchmarks.agent_helper FOLDER`` serves the configured socket and prints ``ready``. After that each line of
 its standard input is a question about itself: ``begin`` counts what is opened from then on, ``end`` prints how many
-files and folders that were. It ends with its standard input.
+files and folders that were. ``model`` prints how many readings of counters were made up so far, ``cost`` what one costs
+in processor seconds. It ends with its standard input.
 """
 
 import json
@@ -41,7 +42,8 @@ from host_agent.model.process import (
 KERNEL_THREADS: Final = "kernel_threads"
 """Folder with what an old kernel's /proc shows of kthreadd's children."""
 
-BEGIN, END, READY = "begin", "end", "ready"
+BEGIN, END, MODEL, COST, READY = "begin", "end", "model", "cost", "ready"
+_COST_OF: Final = 20_000  # readings
 _OF_PROCESS: Final = (
     2  # CPUCLOCK_SCHED in the low bits of a clock's number, and the inverted pid in the others
 )
@@ -83,7 +85,7 @@ class RememberingOperations(HostOperations):
             uuid: _Remembered({node: 1.0}, bound) for uuid, (node, bound) in where.items()
         }
         self._servers: dict[int, str] = {}
-        self._counters.kernel = ShownCounters(self._together)
+        self._counters.kernel = self.model = ShownCounters(self._together)
 
     def _together(self, tid: int) -> float:
         return max(self._known[self._servers[tid]].shares.values())
@@ -167,9 +169,10 @@ def main() -> int:
     conf = configuration.load([f"--config-file={folder}/agent.conf"])
     listening = server.listen(conf.helper.socket)
     conf.paths.helper_state.mkdir(exist_ok=True)
+    host = operations(conf, folder)
     served = server.Server(
         listening,
-        operations(conf, folder),
+        host,
         {os.geteuid()},
         edition.Succession(edition.of(conf)),
     )
@@ -183,6 +186,10 @@ def main() -> int:
         elif line.strip() == END:
             counting.close()
             print(len(found), flush=True)
+        elif line.strip() == MODEL:
+            print(host.model.shown, flush=True)
+        elif line.strip() == COST:
+            print(host.model.cost_s(_COST_OF), flush=True)
     return 0
 
 

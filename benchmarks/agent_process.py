@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from benchmarks.agent_helper import BEGIN, END, READY, process_time
+from benchmarks.agent_helper import BEGIN, COST, END, MODEL, READY, process_time
 from benchmarks.opens import opened
 from host_agent.conf import configuration
 from host_agent.control import balancing_store
@@ -67,6 +67,18 @@ class HelperProcess:
         yield found
         self._ask(END)
         found.append(int(_line(self._process.stdout)))
+
+    @property
+    def made_up(self) -> int:
+        """Readings of counters that were made up so far."""
+        self._ask(MODEL)
+        return int(_line(self._process.stdout))
+
+    @property
+    def cost_s(self) -> float:
+        """Processor time of making one up, seconds: the benchmark's, and counted as the helper's."""
+        self._ask(COST)
+        return float(_line(self._process.stdout))
 
     def _ask(self, word: str) -> None:
         if self._process.stdin is not None:
@@ -215,7 +227,9 @@ def _measure(folder: Path, seconds: float, other: HelperProcess) -> dict[str, ob
     measured = {name: rounds(ROUNDS[name], work, other) for name, work in kinds.items()}
     opened_here, opened_there = opens(ROUNDS["sampled"], kinds["sampled"], other)
     waiting = wait_cpu(parts, seconds / 10, other)
+    made_up = other.made_up
     agent_share, helper_share = loop_cpu(parts, seconds, other)
+    made_up = other.made_up - made_up
     return {
         "managed": len(last.decision.assignments),
         "problems": sorted({p for o in last.outcomes.values() for p in o.problems}),
@@ -225,6 +239,7 @@ def _measure(folder: Path, seconds: float, other: HelperProcess) -> dict[str, ob
         "opens_per_round_helper": opened_there,
         "cpu_percent_agent": 100 * agent_share,
         "cpu_percent_helper": 100 * helper_share,
+        "model_cpu_percent": 100 * made_up * other.cost_s / seconds,
         "wait_cpu_percent": 100 * waiting,
         "rss_peak_mb_agent": status_mb("VmHWM"),
         "rss_peak_mb_helper": other.rss_peak_mb,

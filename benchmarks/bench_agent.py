@@ -75,6 +75,7 @@ def figures_of(measured: Mapping[str, Any], mode: str, count: int) -> dict[str, 
         **_of_both(measured, "opens_per_round", "opens_per_round"),
         "loop_ms_p99": loop_p99(kinds, "wall_ms", AgentOptions()),
         "loop_cpu_ms_p99": loop_p99(kinds, "cpu_ms", AgentOptions()),
+        "model_cpu_percent": measured["model_cpu_percent"],
         "wait_cpu_percent": measured["wait_cpu_percent"],
     }
     if mode == SEARCH:

@@ -19,6 +19,7 @@ Reasons stay what they are until something changes: a decision that is repeated 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from host_agent.conf.mapping import MappingOptions, PerformanceMetric
 from host_agent.conf.options import Options
@@ -48,6 +49,8 @@ from placement_traits.reason import Reason
 from placement_traits.topology import HostTopology
 
 Reasons = tuple[Reason, ...]
+
+_NOTHING: Final = Memory()  # what is known of a server at first
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +157,10 @@ def refine(
     refined: list[Assignment] = []
     parts: dict[str, Refined] = {}
     for assignment in decision.assignments:
-        known = state.memory.get(assignment.uuid, Memory())
+        known = state.memory.get(assignment.uuid, _NOTHING)
         part = state.refined.get(assignment.uuid) if stands else None
-        if part and part.room == room and inputs.counters_of(assignment.uuid) is None:
+        same = part and (part.room is room or part.room == room)
+        if part and same and inputs.counters_of(assignment.uuid) is None:
             memories[assignment.uuid], parts[assignment.uuid], room = known, part, part.left
             refined.append(part.result)
             continue

@@ -46,7 +46,7 @@ class Guest:
     problem: str = ""
     gpus: Mapping[str, int | None] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def uuid(self) -> str:
         """UUID of the server."""
         return self.workload.uuid
@@ -79,6 +79,12 @@ class Guest:
         """vCPU -> CPUs its thread may run on now."""
         threads = self.process.threads if self.process else ()
         return {t.vcpu: cpus.seen(t.cpus) for t in threads if t.role == Role.VCPU}
+
+    @cached_property
+    def vcpu_threads(self) -> tuple[int, ...]:
+        """Ids of its vCPUs' threads."""
+        threads = self.process.threads if self.process else ()
+        return tuple(thread.tid for thread in threads if thread.role == Role.VCPU)
 
     @property
     def blocked_by(self) -> str:
@@ -166,7 +172,7 @@ class Assignment:
         return (*why.place, *why.partition, *why.memory, *why.objective)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: the index is made when it is first needed, and kept
 class Decision:
     """Desired assignments of all managed servers.
 
@@ -179,7 +185,11 @@ class Decision:
 
     def get(self, uuid: str) -> Assignment | None:
         """Return the assignment of a server, None when it has none."""
-        return next((found for found in self.assignments if found.uuid == uuid), None)
+        return self._by_uuid.get(uuid)
+
+    @cached_property
+    def _by_uuid(self) -> Mapping[str, Assignment]:
+        return {found.uuid: found for found in reversed(self.assignments)}
 
     def without(self, servers: Container[str]) -> "Decision":
         """Return it without some servers: they stay as they are."""

@@ -9,7 +9,7 @@ guess. The controllers hold for some samples and then do without.
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from host_agent.model.counters import ServerCounters
 from host_agent.model.process import ThreadCount
@@ -23,8 +23,7 @@ HIGHEST_IPC: Final = 12.0
 _SLACK: Final = 1.05  # counters of a group are read one after the other
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(NamedTuple):
     """What one thread did between two readings, scaled to all of the time; None where not counted."""
 
     cycles: float | None
@@ -104,10 +103,9 @@ def _difference(before: ThreadCount | None, now: ThreadCount) -> Totals | None:
 
 
 def _counters(threads: Sequence[Totals], elapsed_s: float) -> ServerCounters:
-    cycles = _sum(thread.cycles for thread in threads)
-    instructions = _sum(thread.instructions for thread in threads)
-    misses = _sum(thread.misses for thread in threads)
-    stalls = _sum(thread.stalls for thread in threads)
+    if not threads:
+        return ServerCounters()
+    cycles, instructions, misses, stalls = map(_sum, zip(*threads, strict=True))
     possible = stalls is not None and (cycles is None or stalls <= cycles * _SLACK)
     return ServerCounters(
         ipc=_ratio(instructions, cycles, HIGHEST_IPC),
@@ -116,9 +114,9 @@ def _counters(threads: Sequence[Totals], elapsed_s: float) -> ServerCounters:
     )
 
 
-def _sum(values: Iterable[float | None]) -> float | None:
-    found = list(values)
-    return sum(v for v in found if v is not None) if found and None not in found else None
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
 def _ratio(above: float | None, below: float | None, most: float) -> float | None:

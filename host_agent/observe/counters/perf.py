@@ -4,8 +4,7 @@
 from collections.abc import Collection
 
 from host_agent.machine.privileged.api import Privileged
-from host_agent.model.assignment import Guest, Observation
-from host_agent.model.process import Role
+from host_agent.model.assignment import Observation
 from host_agent.observe.counters.differences import Differences
 from host_agent.observe.counters.source import Readings, measured
 from placement_traits.errors import NumaExtError
@@ -26,7 +25,7 @@ class PerfCounters:
     ) -> Readings:
         """See :class:`.source.CounterSource`."""
         threads = [
-            (guest.uuid, _vcpu_threads(guest))
+            (guest.uuid, guest.vcpu_threads)
             for guest in observation.guests
             if measured(guest, only)
         ]
@@ -36,8 +35,3 @@ class PerfCounters:
             return Readings(problem=str(error))
         counters = self._differences.since(report.counts, now_s, only)
         return Readings(counters, "perf" if report.counts else "", report.problem)
-
-
-def _vcpu_threads(guest: Guest) -> tuple[int, ...]:
-    threads = guest.process.threads if guest.process else ()
-    return tuple(thread.tid for thread in threads if thread.role == Role.VCPU)

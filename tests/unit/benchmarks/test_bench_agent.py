@@ -85,6 +85,7 @@ def test_figures_carry_the_number_of_servers_and_the_mode() -> None:
         "cpu_percent_helper": 0.5,
         "rss_peak_mb_agent": 70.0,
         "rss_peak_mb_helper": 30.0,
+        "model_cpu_percent": 0.3,
         "wait_cpu_percent": 0.02,
         "opens_per_round_agent": 100.0,
         "opens_per_round_helper": 800.0,
