@@ -90,12 +90,22 @@ class EngineOptions(Section):
     trust_check_s: float = option(
         300.0,
         "Seconds after which Keystone is asked again whether a job's user may still do what the job does, while the "
-        "job waits, too. A job whose user is disabled or has lost a role is seen after this time and watch_interval_s "
-        "at most. The default is that for which OpenStack's other services believe a token "
-        "(``[keystone_authtoken]token_cache_time``).",
+        "job waits, too: for each job by its own trust, beside what user_checks_per_round asks. The default is that "
+        "for which OpenStack's other services believe a token (``[keystone_authtoken]token_cache_time``).",
         minimum=1.0,
-        change="a user's end must end its jobs sooner (lower): one token a job and interval is made",
+        change="users delete trusts of jobs, and such a job must end sooner (lower): one token a job and interval is "
+        "made",
         leave="other services believe tokens for as long",
+    )
+    user_checks_per_round: int = option(
+        4,
+        "Users of whom Keystone is asked in each round_interval_s whether they may still do what their jobs do, by the "
+        "trust of one job of each user and project; who was not asked for longest goes first. Where Keystone refuses "
+        "one, all jobs of that user and project are asked for in the next round. 0: trust_check_s alone counts.",
+        minimum=0,
+        change="hundreds of users have jobs, and the end of one must end its jobs sooner (raise): one token a user and "
+        "interval is made; or Keystone is loaded by these tokens (lower)",
+        leave="two tokens a second are nothing to Keystone",
     )
     remote_gpu_unmet: Unmet = option(
         Unmet.WAIT,

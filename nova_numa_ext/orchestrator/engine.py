@@ -53,6 +53,7 @@ from nova_numa_ext.orchestrator.store.stored_job import StoredJob
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.orchestrator.store.unreadable import Unreadable
 from nova_numa_ext.orchestrator.store.wakes import Wakes
+from nova_numa_ext.orchestrator.trust_checks import TrustChecks
 from nova_numa_ext.orchestrator.workers import Workers
 from nova_numa_ext.policy.jobs.job import JobKind
 from nova_numa_ext.policy.jobs.plan import HostPlace, Plan, ProviderAmount
@@ -66,8 +67,6 @@ from placement_traits.reason import Reason
 
 _LOG: Final = logging.getLogger(__name__)
 _UNFINISHED: Final = tuple(state for state in JobState if not state.final)
-# So many parts of an interval are jobs' first looks spread over.
-_SPREAD: Final = 64
 # So often in an interval it is looked for servers that come late: the second look deletes, before the interval is over.
 _LATE_LOOKS: Final = 3
 
@@ -197,7 +196,7 @@ class JobEngine:
         self._reconciled_s = self._late_s = time.monotonic()
         self._late = threading.Lock()
         self._looked_s: dict[str, float] = {}
-        self._checked_s: dict[str, float] = {}
+        self._trust_checks = TrustChecks(options)
         self._wakes = Wakes(database)
         self._leads = False
         self._more = threading.Event()
@@ -429,7 +428,8 @@ class JobEngine:
         for job in [each for each in waiting.values() if each.cancelled]:
             del waiting[job.uuid]
             turn.end(job, JobState.CANCELLED, job.reasons, self._workers)
-        self._check(waiting.values(), turn)
+        for job in self._trust_checks.due(waiting.values(), active.values()):
+            turn.check(job, self._watchers)
         acting = [each for each in waiting.values() if each.trust_lost_at is None]
         decided = self._decided(acting, list(active.values()), turn.now)
         for uuid, plan in decided.starts.items():
@@ -461,23 +461,6 @@ class JobEngine:
             if due or _may_come(quiet[uuid], turn.now):
                 self._looked_s[uuid] = now_s
                 turn.carry_on(quiet[uuid], self._watchers)
-
-    def _check(self, waiting: Iterable[StoredJob], turn: JobTurn) -> None:
-        """Have Keystone asked for jobs that wait, the ones after the others: a service that starts may have thousands.
-
-        One whose user has lost the rights is looked at more often: its user, who has them again, waits.
-        """
-        options, now_s = self._options, time.monotonic()
-        known, self._checked_s = self._checked_s, {}
-        for job in waiting:
-            first_s = now_s - options.trust_check_s * (job.number % _SPREAD) / _SPREAD
-            checked_s = known.get(job.uuid, first_s)
-            lost = job.trust_lost_at is not None
-            every_s = min(options.watch_interval_s, options.trust_check_s)
-            if now_s - checked_s >= (every_s if lost else options.trust_check_s):
-                checked_s = now_s
-                turn.check(job, self._watchers)
-            self._checked_s[job.uuid] = checked_s
 
     def _delete_trusts(self, turn: JobTurn) -> None:
         """Give trusts back, in a thread of its own: however slow Keystone is, no worker waits for it."""

@@ -57,9 +57,13 @@ class JobTurn:
         self._give(job, lambda job: self._saga.end(self._released(job), to, reasons), workers)
 
     def check(self, job: StoredJob, workers: Workers) -> None:
-        """Look whether the user of a job that waits has the rights still; one without them for long has failed."""
+        """Look whether a job's user has the rights still; one without them for long has failed.
+
+        A look at a job that runs is another task of the same workers, and is not to be replaced by this one.
+        """
         if not self._hands.holds(job):
-            workers.give(job.uuid, partial(self._attempt, job, partial(self._checked, job)))
+            name = f"trust of {job.uuid}"
+            workers.give(name, partial(self._attempt, job, partial(self._checked, job)))
 
     def _checked(self, job: StoredJob) -> StoredJob:
         try:

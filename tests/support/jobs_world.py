@@ -18,7 +18,13 @@ from tests.support.compute_api import ComputeApi, FakeHosts, FakeTrusts
 from tests.support.jobs_database import with_tables
 
 USER = Actor("user-1")
-_ONE_THREAD = {"workers": 0, "watchers": 0, "watch_interval_s": 0.0, "trust_check_s": 0.0}
+_ONE_THREAD = {
+    "workers": 0,
+    "watchers": 0,
+    "watch_interval_s": 0.0,
+    "trust_check_s": 0.0,
+    "user_checks_per_round": 0,
+}
 
 
 class World:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stories of jobs from the queue to their end, and of engines that die on the way."""
 
-import math
 import random
 from contextlib import contextmanager
 
@@ -777,16 +776,19 @@ def test_a_job_without_its_user_has_no_turn(world):
     assert states == [JobState.RUNNING, JobState.CANCELLED, JobState.QUEUED]
 
 
-def test_jobs_that_wait_are_asked_for_at_their_interval(tmp_path):
-    world = World(tmp_path, trust_check_s=300.0)
-    jobs = [world.jobs.create(new_job(trust=name, held=True)) for name in ("a", "b")]
-    asked = []
-    world.trusts.hook = lambda _when, what: asked.append(what)
-    world.rounds(3)
-    assert asked == [], "their first look is spread over the interval"
-    world.engine._checked_s = dict.fromkeys((each.uuid for each in jobs), -math.inf)
-    world.rounds(3)
-    assert asked == ["check a", "check b"]
+def test_whoever_is_disabled_all_jobs_know_two_rounds_later(tmp_path):
+    """Whether they run or wait, though each one's own trust is not due for minutes; jobs of others are as they were."""
+    rarely = {"trust_check_s": 300.0, "watch_interval_s": 300.0}
+    world = World(tmp_path, **rarely, round_interval_s=0.0, user_checks_per_round=2)
+    world.slots = 1
+    mine = [world.jobs.create(new_job(each, trust=each, user="mallory")) for each in "abc"]
+    other = world.jobs.create(new_job("other", trust="other", held=True))
+    world.rounds(4)
+    assert [world.state(each) for each in mine] == [JobState.RUNNING, *[JobState.QUEUED] * 2]
+    world.trusts.lost |= {"a", "b", "c"}
+    world.rounds(2)
+    assert [world.why(each)[-1] for each in mine] == ["trust=the user is disabled"] * 3
+    assert world.jobs.read(other.uuid).trust_lost_at is None
 
 
 @pytest.mark.parametrize("rounds", range(6))
