@@ -181,7 +181,7 @@ def test_on_its_own_host_a_lease_claims_no_nic(lent):
     assert (used(lent)["g1"], used(lent)["client"]) == ((1, 0), 0)
 
 
-def test_nothing_is_claimed_where_one_of_the_four_is_short(lent):
+def test_f_000_31_nothing_is_claimed_where_one_of_the_four_is_short(lent):
     """F-000-31: the client's NIC has 1000 MB/s; a second lease of 600 fits in the pool, not there."""
     lent.claims.write(lease(route(lent), mbps=600))
     before = used(lent)
@@ -268,7 +268,7 @@ def test_what_is_left_of_a_clients_nic_is_read_by_the_name_of_its_host(lent):
     assert (found.uuid, found.mbps.free, found.mbps.capacity) == (lent.nic, 400, 1000)
 
 
-def test_local_and_remote_leases_together_take_no_more_than_there_is(lent):
+def test_f_000_24_local_and_remote_leases_together_take_no_more_than_there_is(lent):
     """F-000-24: local and remote leases, sixteen of each, want slices of the same GPU at once."""
     lent.reporter.sync(replace(pool("g4"), cores=32))
     ways = [route(lent, "g4", wire=wire) for wire in (False, True)]

@@ -70,7 +70,7 @@ def test_a_job_that_must_stay_takes_no_remote_gpu() -> None:
     assert run([work], stranded()).waiting == {"j": WaitsFor.HOST}
 
 
-def test_a_gang_starts_as_a_whole_and_what_it_lacks_goes_to_others() -> None:
+def test_f_000_27_a_gang_starts_as_a_whole_and_what_it_lacks_goes_to_others() -> None:
     hosts = [host("cpu", cores=8), host("gpu", gpus=3)]
     gang, small = job("gang", gpus=2, servers=2, rounds=1), job("small", rounds=1)
     found = run([gang, small], hosts)
@@ -91,7 +91,7 @@ def test_gangs_that_stand_in_each_others_way_do_not_keep_both_out() -> None:
     assert run(gangs, hosts).placed.keys() == {"a"}
 
 
-def test_what_a_refused_gang_had_set_aside_is_free_for_the_next_job() -> None:
+def test_f_000_27_what_a_refused_gang_had_set_aside_is_free_for_the_next_job() -> None:
     """Both servers prefer the GPU of their host, which has room for one of them and for three small slices."""
     gang = job("gang", servers=2, part=GpuSlice(3000, ServiceLevel.SCAVENGER), rounds=9)
     small = job("small", part=GpuSlice(1300, ServiceLevel.SCAVENGER), rounds=9)
@@ -112,7 +112,7 @@ def test_a_job_that_must_stay_waits_where_others_have_its_gpu() -> None:
     assert "any" in found.placed
 
 
-def test_each_resource_is_counted_by_itself() -> None:
+def test_f_000_31_each_resource_is_counted_by_itself() -> None:
     """The network has room for one slice of the large kind and promises it to the small kinds, too."""
     parts = [GpuSlice(3000, ServiceLevel.BRONZE), GpuSlice(1000, ServiceLevel.BRONZE)]
     work = [job(f"j{n}", part=parts[n % 2], rounds=3) for n in range(4)]
@@ -245,7 +245,7 @@ HOSTS = st.builds(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(JOBS, max_size=6), st.lists(HOSTS, min_size=1, max_size=5), st.booleans())
-def test_a_round_never_takes_more_than_there_is(
+def test_f_000_24_a_round_never_takes_more_than_there_is(
     jobs: list[GpuWork], hosts: list[FleetHost], disaggregated: bool
 ) -> None:
     work = [replace(each, uuid=f"j{n}") for n, each in enumerate(jobs)]

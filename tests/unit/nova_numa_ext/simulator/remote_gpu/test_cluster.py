@@ -9,7 +9,8 @@ import pytest
 
 from nova_numa_ext.flow.solvers import with_highs
 from nova_numa_ext.policy.remote_gpu.completion import Goal
-from nova_numa_ext.policy.remote_gpu.fleet import FleetHost, GpuWork
+from nova_numa_ext.policy.remote_gpu.fleet import FleetHost, GpuWork, PlacedServer
+from nova_numa_ext.policy.remote_gpu.network import FlowNetwork, Integers
 from nova_numa_ext.policy.remote_gpu.rounds import RoundSettings
 from nova_numa_ext.policy.remote_gpu.slices import GpuRoom, GpuSlice
 from nova_numa_ext.simulator.remote_gpu import drmaestro
@@ -68,7 +69,7 @@ def test_jobs_slow_each_other_down_on_the_network_while_they_run() -> None:
     assert ends["b"] == pytest.approx(15.0 + 10.0)
 
 
-def test_what_a_job_took_is_free_again_and_never_taken_twice() -> None:
+def test_f_000_30_what_a_job_took_is_free_again_and_never_taken_twice() -> None:
     hosts = [host("cpu", 2, 0), host("gpu", 0, 1)]
     jobs = [submission(f"j{n}", network_mbps=60) for n in range(3)]
     cluster = RemoteCluster(hosts, jobs, [], with_highs, TWO_PHASES)
@@ -76,6 +77,24 @@ def test_what_a_job_took_is_free_again_and_never_taken_twice() -> None:
     starts = sorted(record.start_s for record in run.records)
     assert all(later - earlier >= 10 for earlier, later in pairwise(starts))
     assert list(cluster.free.values()) == hosts
+
+
+def test_f_000_30_later_rounds_leave_what_runs_where_it_is() -> None:
+    """Each round is asked for waiting jobs alone, and jobs are on the same GPUs in all rounds while they run."""
+    draw = random.Random(3)
+    work = drmaestro.jobs(32, 2, 130.0, 4.0, draw)
+    held = drmaestro.cpu_work(4, 2, draw)
+    places: dict[str, list[tuple[PlacedServer, ...]]] = {}
+
+    def watched(network: FlowNetwork) -> Integers:
+        for each in cluster.active:
+            places.setdefault(each.submission.work.uuid, []).append(each.servers)
+        return with_highs(network)
+
+    cluster = RemoteCluster(drmaestro.machines(4), work, held, watched, TWO_PHASES, 10.0)
+    cluster.run()
+    assert max(map(len, places.values())) > 2, "rounds are held while jobs run"
+    assert all(len({*seen}) == 1 for seen in places.values())
 
 
 def test_cpu_work_strands_a_gpu_until_it_ends() -> None:
