@@ -2,7 +2,6 @@
 """What carries jobs on: workers, watchers, turns, an engine that stops. No job is held up by what is another's."""
 
 import threading
-import time
 
 import pytest
 from sqlalchemy import update
@@ -141,7 +140,7 @@ def test_jobs_that_run_are_looked_at_in_turns(tmp_path):
     """Each once in the interval; what was cancelled, or has had its time, does not wait for it."""
     world = World(tmp_path, watch_interval_s=3600.0)
     jobs = [world.jobs.create(new_job(trust=f"t{number}")) for number in range(3)]
-    timed = world.jobs.create(new_job(trust="timed", walltime_s=1.0))
+    timed = world.jobs.create(new_job(trust="timed", walltime_s=1000.0))
     world.rounds(3)
     assert [world.state(each) for each in (*jobs, timed)] == [RUNNING] * 4
     looks = looks_at(world)
@@ -149,7 +148,7 @@ def test_jobs_that_run_are_looked_at_in_turns(tmp_path):
     assert [any(job.uuid in each for each in looks) for job in jobs] == [True] * 3
     assert len(looks) == 4, "each once in three rounds"
     world.cancel(jobs[0])
-    time.sleep(1.0)
+    world.later(1001)
     world.rounds(3)
     assert world.state(jobs[0]) is JobState.CANCELLED
     assert world.state(timed) is JobState.DONE
