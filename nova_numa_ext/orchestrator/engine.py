@@ -15,6 +15,7 @@ from nova_numa_ext.flow.solvers import FlowError, installed_solver
 from nova_numa_ext.learning.beside import ModelsBeside
 from nova_numa_ext.metrics import Sample
 from nova_numa_ext.orchestrator.cloud.hosts import ServerHosts
+from nova_numa_ext.orchestrator.cloud.room import ServerRoom
 from nova_numa_ext.orchestrator.cloud.trusts import Trusts
 from nova_numa_ext.orchestrator.conf import EngineOptions
 from nova_numa_ext.orchestrator.ended_trusts import delete_ended
@@ -105,6 +106,7 @@ class EngineServices:
     :param pools: reads which GPUs are lent, for leases
     :param tell: called with each job that this engine has moved to another state, and the reasons; waits for nothing
     :param flavors: what nova says that servers ask of remote GPUs; None: their hosts' word counts
+    :param room: whether any host has room for a member of an elastic group; None: nova alone says it
     """
 
     trusts: Trusts
@@ -113,6 +115,7 @@ class EngineServices:
     pools: PoolsNow = lambda: ()
     tell: Callable[[StoredJob, Sequence[Reason]], None] = lambda _job, _reasons: None
     flavors: FlavorOf | None = None
+    room: ServerRoom | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,7 +541,9 @@ def _scaling_rounds(
     models = partial(ModelsBeside, timeout_s=options.scaling_fit_timeout_s)
     hooks = ScalingHooks(options.scaling_hooks, options.scaling_hook_timeout_s)
     members = ScalingMembers(database)
-    servers = ScalingSaga(groups, members, services.trusts, hooks, options.build_timeout_s)
+    servers = ScalingSaga(
+        groups, members, services.trusts, hooks, options.build_timeout_s, room=services.room
+    )
     actuators = Actuators(servers, StackActuator(groups, members, services.trusts))
     prometheus = PrometheusSource(options.scaling_prometheus, options.scaling_prometheus_timeout_s)
     return ScalingRounds(groups, options.scaling_traces, models, actuators, prometheus)

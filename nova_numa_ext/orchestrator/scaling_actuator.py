@@ -23,6 +23,9 @@ class Actuator(Protocol):
         :raises NumaExtError: it cannot be seen, or nothing may be changed now: the sentence says why
         """
 
+    def lacking(self, group: StoredScaling) -> str:
+        """Return what no host has for one more member; '' where one may have it, or that is not known."""
+
     def act(self, group: StoredScaling, decision: ScalingDecision) -> Act:
         """Return what is to be stored of a decision that changes something; :meth:`fleet` was asked right before."""
 
@@ -51,6 +54,10 @@ class Actuators:
     def fleet(self, group: StoredScaling) -> ElasticFleet:
         """See :meth:`Actuator.fleet`."""
         return self._of(group).fleet(group)
+
+    def lacking(self, group: StoredScaling) -> str:
+        """See :meth:`Actuator.lacking`."""
+        return self._of(group).lacking(group)
 
     def act(self, group: StoredScaling, decision: ScalingDecision) -> Act:
         """See :meth:`Actuator.act`."""

@@ -321,6 +321,8 @@ class ScalingRounds:
         elif newest:
             acted = Acted(now_s, group.actions_s, group.not_before)
             decision = granted(decision, period, fleet, acted, group.settings)
+            if decision.change > 0 and (lacking := self._actuator.lacking(group)):
+                decision = _held(decision, Reason(ScalingTerm.NO_HOST, lacking))
         else:
             age_s = round(now_s - period.data_at_s, 1)
             decision = _held(decision, Reason(ScalingTerm.MISSED, age_s))

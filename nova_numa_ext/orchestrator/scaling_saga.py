@@ -33,6 +33,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from nova_numa_ext.orchestrator.cloud.room import ServerRoom
 from nova_numa_ext.orchestrator.cloud.servers import (
     ElasticServer,
     JobServer,
@@ -161,6 +162,7 @@ class ScalingSaga:
     """Lets members of groups come and leave; for one thread at a time.
 
     :param build_timeout_s: after so many a server that is not active has failed
+    :param room: says whether any host has room for a member; None: nova alone says it
     """
 
     def __init__(
@@ -170,9 +172,12 @@ class ScalingSaga:
         trusts: Trusts,
         hooks: ScalingHooks,
         build_timeout_s: float,
+        *,
+        room: ServerRoom | None = None,
     ) -> None:
         self._groups, self._members = groups, members
         self._trusts, self._hooks = trusts, hooks
+        self._room = room
         self._build_timeout_s = build_timeout_s
         self._looked_s: dict[str, float] = {}
         self._said: dict[str, str] = {}
@@ -180,6 +185,19 @@ class ScalingSaga:
     def fleet(self, group: StoredScaling) -> ElasticFleet:
         """See :meth:`.scaling_actuator.Actuator.fleet`; errors as of :meth:`seen`."""
         return self.seen(group).fleet()
+
+    def lacking(self, group: StoredScaling) -> str:
+        """See :meth:`.scaling_actuator.Actuator.lacking`. Where nobody answers nova is asked, and says why."""
+        if self._room is None or not isinstance(group.template, MemberTemplate):
+            return ""
+        try:
+            servers = self._trusts.servers(group.trust)
+            return self._room.lacking(servers, group.template.flavor)
+        except NumaExtError as error:
+            _LOG.info(
+                "elastic group %s: it is not known whether a host has room: %s", group.uuid, error
+            )
+            return ""
 
     def act(self, group: StoredScaling, decision: ScalingDecision) -> Act:
         """See :meth:`.scaling_actuator.Actuator.act`."""

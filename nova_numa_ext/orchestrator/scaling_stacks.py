@@ -113,6 +113,10 @@ class StackActuator:
         self._sizes[group.uuid] = seen.size
         return ElasticFleet(seen.servers, seen.made)
 
+    def lacking(self, _group: StoredScaling) -> str:
+        """See :meth:`.scaling_actuator.Actuator.lacking`: of what its servers are made only the stack knows."""
+        return ""
+
     def act(self, group: StoredScaling, decision: ScalingDecision) -> Act:
         """See :meth:`.scaling_actuator.Actuator.act`."""
         size = self._sizes[group.uuid]

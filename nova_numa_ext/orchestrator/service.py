@@ -116,6 +116,7 @@ def made(conf: cfg.ConfigOpts, options: EngineOptions) -> JobEngine:
             startup.lent(endpoints.placement(conf)),
             notify.configured(conf, jobs_conf.read(conf).notify, socket.gethostname()),
             _flavors(conf, options),
+            startup.room(endpoints.placement(conf)),
         ),
         JobPlanning(
             decide.made(conf, endpoints.placement(conf)).decide,

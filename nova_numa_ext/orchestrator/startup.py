@@ -30,6 +30,7 @@ from nova_numa_ext.orchestrator.cloud.cabling import ServerCabling
 from nova_numa_ext.orchestrator.cloud.flavors import ServerFlavors
 from nova_numa_ext.orchestrator.cloud.hosts import ServerHosts
 from nova_numa_ext.orchestrator.cloud.keystone import REQUEST_TIMEOUT_S, KeystoneTrusts
+from nova_numa_ext.orchestrator.cloud.room import ServerRoom
 from nova_numa_ext.orchestrator.store import database
 from placement_traits import pool_reader
 from placement_traits.claim_store import ClaimStore
@@ -178,6 +179,11 @@ def flavors(compute: adapter.Adapter) -> ServerFlavors:
     """Return what flavors of servers ask for by nova: rounds do not wait for it for long."""
     compute.session.timeout = min(compute.session.timeout, REQUEST_TIMEOUT_S)
     return ServerFlavors(compute)
+
+
+def room(placement: adapter.Adapter) -> ServerRoom:
+    """Return what asks Placement for room; decisions on elastic groups do not wait for it for long."""
+    return ServerRoom(_prompt(placement))
 
 
 def lent(placement: adapter.Adapter) -> Callable[[], tuple[Pool, ...]]:

@@ -32,6 +32,7 @@ class ComputeApi:
     :ivar down: servers of a cell that does not answer: no list has them
     :ivar hangs: servers that stay in BUILD: their compute host has died
     :ivar locked: servers that nova does not delete before they are unlocked
+    :ivar flavors: by id, as nova shows them
     """
 
     def __init__(self, room=100):
@@ -48,6 +49,7 @@ class ComputeApi:
         self.down = set()
         self.hangs = set()
         self.locked = set()
+        self.flavors = {"flavor-1": FLAVOR}
         self._asked = []
 
     def request(self, path, method, *, json=None, raise_exc, microversion):
@@ -113,6 +115,10 @@ class ComputeApi:
         query = parse_qs(url.query)
         if kind == "servers":
             return self._server(method, key, action, query, body)
+        if (method, kind) == ("GET", "flavors"):
+            found = self.flavors.get(key)
+            missing = {"itemNotFound": {"message": "no such flavor"}}
+            return _told(200, {"flavor": found}) if found else _told(404, missing)
         assert kind == "os-server-groups", (method, url)
         return self._groups(method, key, body)
 

@@ -22,12 +22,13 @@ in a list may still be there: users change tags, and a list leaves out the cells
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from keystoneauth1 import exceptions as keystone_errors
 
 from nova_numa_ext.job_hint import HINT
 from nova_numa_ext.policy.jobs.terms import JobTerm
+from nova_numa_ext.policy.numa.nova_part import FlavorSizes
 from placement_traits.client import HttpAdapter
 from placement_traits.errors import LONGEST_TEXT, NumaExtError, ServiceUnavailableError, cut
 
@@ -276,6 +277,16 @@ class UserServers:
                 raise
             return None
         return frozenset(map(str, found["members"]))
+
+    def flavor(self, uuid: str) -> tuple[FlavorSizes, Mapping[str, str]]:
+        """Return what a flavor gives a server, disks left out, and its extra specs: none to who may not read them."""
+        path = f"/flavors/{quote(uuid, safe='')}"
+        shown = self._call("GET", path, "flavor")
+        try:
+            specs = {str(key): str(value) for key, value in shown.get("extra_specs", {}).items()}
+            return FlavorSizes(int(shown["vcpus"]), int(shown["ram"])), specs
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ServiceUnavailableError(f"The answer to GET {path} is not nova's") from error
 
     def create_member(self, request: MemberRequest) -> str:
         """Have a server made for an elastic group; return its uuid. See :meth:`create`."""

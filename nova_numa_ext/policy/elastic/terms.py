@@ -29,6 +29,7 @@ class ScalingTerm(StrEnum):
     # Why nothing of it is carried out.
     MEMBERS_DIFFER = "members_differ"
     BACK_OFF = "back_off"
+    NO_HOST = "no_host"
     UNSEEN = "unseen"
     MISSED = "missed"
     # Why it changes.
@@ -54,6 +55,7 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         ScalingTerm.NOT_OURS: "none of its {value} members was created by this service",
         ScalingTerm.MEMBERS_DIFFER: "source and server group differ in {value} members, {where} among them",
         ScalingTerm.BACK_OFF: "a member was refused, none is asked for during the next {value} s",
+        ScalingTerm.NO_HOST: "no host for this flavor: none has {value} free",
         ScalingTerm.UNSEEN: "what the group has cannot be seen now: {value}",
         ScalingTerm.MISSED: "was decided {value} s after its time, when there were newer periods",
         ScalingTerm.BELOW_LEAST: "has {value} members, {against} is the least",

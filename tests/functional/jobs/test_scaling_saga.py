@@ -16,7 +16,8 @@ from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.leader import Election, NotLeaderError
 from nova_numa_ext.orchestrator.store.trusts import EndedTrusts
 from nova_numa_ext.policy.elastic.member_steps import MemberStep
-from tests.support.elastic_world import SETTINGS, ElasticWorld
+from placement_traits.errors import ServiceUnavailableError
+from tests.support.elastic_world import SETTINGS, TEMPLATE, ElasticWorld
 
 LIFE = ["add", "ready", "drain", "delete"]
 
@@ -45,7 +46,7 @@ def shrunk(world, times=2):
         world.go(8)
 
 
-def test_a_group_grows_from_three_to_five_and_shrinks_to_three(world):
+def test_f_004_60_a_group_grows_from_three_to_five_and_shrinks_to_three(world):
     """Issue 21, point 6, over a nova of the tests: hooks in order, the worst-placed member first."""
     first, second = grown(world)
     assert world.log() == [("beyond", 2)]
@@ -297,6 +298,44 @@ def test_what_finds_no_host_is_dropped_and_not_asked_for_again_for_a_while(world
     world.go(8)
     assert len(world.ours()) == 2
     assert world.group.refusals == 0
+
+
+class Room:
+    """Says what no host has; a text, or an error."""
+
+    def __init__(self, lacks=""):
+        self.lacks, self.asked = lacks, []
+
+    def lacking(self, servers, flavor):
+        self.asked.append(flavor)
+        if isinstance(self.lacks, Exception):
+            raise self.lacks
+        return self.lacks
+
+
+def test_no_host_for_the_flavor_is_said_and_nova_is_not_asked(world):
+    """Room is asked for when a group would grow, and then only; to have none is no refusal, so nothing backs off."""
+    world.saga._room = room = Room("4 VCPU, 2048 MEMORY_MB")
+    world.tell(60.0)
+    world.go(4)
+    assert (world.log()[-1], room.asked) == (("enough", 0), [])
+    world.tell(150.0)
+    world.go(8)
+    assert world.log()[-1] == ("no_host", 0)
+    line = world.groups.decisions(world.uuid)[-1]
+    assert line["why"] == "no host for this flavor: none has 4 VCPU, 2048 MEMORY_MB free"
+    assert (world.there(), world.steps(), world.group.refusals) == (set(world.users), [], 0)
+    room.lacks = ""
+    grown(world)
+    assert room.asked == [TEMPLATE.flavor] * 2
+    shrunk(world, 1)
+    assert (len(world.ours()), len(room.asked)) == (1, 2)
+
+
+def test_where_placement_is_silent_nova_is_asked(world):
+    world.saga._room = Room(ServiceUnavailableError("Placement did not answer"))
+    grown(world)
+    assert world.troubles == []
 
 
 def test_a_quota_is_said_and_backs_off(world):
