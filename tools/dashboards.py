@@ -291,10 +291,11 @@ SERVER: Final = Dashboard(
             "percentunit",
         ),
         Panel(
-            "State of its objective (0 ample … 4 violated), 1: nothing watches it",
+            "State of its objective (0 ample … 4 violated), 1: nothing watches it, nothing here keeps it",
             {
                 f"numa_ext_server_slo_state{{{MINE}}}": "state",
                 f"numa_ext_server_slo_unwatched{{{MINE}}}": "unwatched",
+                f"numa_ext_server_slo_unsatisfiable{{{MINE}}}": "unsatisfiable",
             },
         ),
         Panel(

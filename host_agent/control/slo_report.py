@@ -406,6 +406,8 @@ class SloReport:
                 yield "numa_ext_server_slo_violation_seconds", (lc.uuid, lc.title), seconds
                 unwatched = float(lc.uuid not in shown.watched)
                 yield "numa_ext_server_slo_unwatched", (lc.uuid, lc.title), unwatched
+                in_vain = float(lc.uuid in self._unsatisfiable)
+                yield "numa_ext_server_slo_unsatisfiable", (lc.uuid, lc.title), in_vain
         for lc in view.lcs:
             who, measured = (lc.uuid, lc.title), shown.measured(lc.uuid)
             if measured["p99_us"] is not None:

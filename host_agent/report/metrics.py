@@ -248,6 +248,12 @@ METRICS: Final[dict[str, MetricSpec]] = {
             _SERVER,
         ),
         MetricSpec(
+            "numa_ext_server_slo_unsatisfiable",
+            "gauge",
+            "1 while a server's objective is violated and nothing on this host keeps it.",
+            _SERVER,
+        ),
+        MetricSpec(
             "numa_ext_slo_feed",
             "gauge",
             "What came through the port of a guest so far: lines, malformed, implausible, dropped_bytes.",

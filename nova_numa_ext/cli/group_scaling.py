@@ -63,9 +63,9 @@ class SetScaling(command.ShowOne):  # type: ignore[misc]
             default=[],
             metavar="<what>=<query>",
             help="What the engines' Prometheus [numa_ext_jobs]scaling_prometheus is asked: reads (per second) and "
-            "latency_ms, and also writes, size_kb, placement, disturbed and label, whose value names the member "
-            "(default: server); $window stands for the length of a period, $fifth and $tenth for parts of it. Either "
-            "these or --csv",
+            "latency_ms, and also writes, size_kb, placement, disturbed, cannot_fix and label, whose value names the "
+            "member (default: server); $window stands for the length of a period, $fifth and $tenth for parts of it. "
+            "Either these or --csv",
         )
         parser.add_argument(
             "--agents",

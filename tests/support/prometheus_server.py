@@ -35,6 +35,7 @@ LACKS = {
         "numa_ext_server_slo_ratio",
         "numa_ext_server_slo_state",
         "numa_ext_server_slo_unwatched",
+        "numa_ext_server_slo_unsatisfiable",
         "numa_ext_server_account_spent_seconds",
         "deriv(numa_ext_slo_feed",
         "rate(numa_ext_server_request_seconds_count",

@@ -69,18 +69,20 @@ _QUERY_WORDS: Final = {
     "size_kb": "mean size of what both read and write, KiB",
     "placement": "how good a member's place is, in [0, 1]; the worst leaves first",
     "disturbed": "above 0 where something else than its load made a member slow: such readings do not train",
+    "cannot_fix": "above 0 where the host of a member cannot keep its objective: it leaves first",
     "label": "whose value names the member: uuid of its server, where the group is enforced",
 }
 
 
-_OF_AGENTS: Final = ("reads", "latency_ms", "label", "disturbed")
+_OF_AGENTS: Final = ("reads", "latency_ms", "label", "placement", "disturbed", "cannot_fix")
+_REPLACED: Final = ("placement", "disturbed", "cannot_fix")
 
 
 def _queries(ours: Collection[str] = ()) -> dict[str, Any]:
-    """Return what may be given; of ``ours`` there is a query already, and only what disturbs may be another one."""
+    """Return what may be given; of ``ours`` there is a query already, and only some of these may be another one."""
     members: dict[str, Any] = {}
     for each in fields(MonitoredQueries):
-        if each.name in ours and each.name != "disturbed":
+        if each.name in ours and each.name not in _REPLACED:
             continue
         known = each.default is not MISSING and each.name not in ours
         given = {"default": each.default} if known else {}

@@ -4,7 +4,9 @@
 Members are latency-critical servers of the group's project that tell the agents of their hosts how long their requests
 take, through the port of :doc:`latency-objectives`; the agents count them in ``numa_ext_server_request_seconds``. Reads
 are all their requests: a guest does not say which of them write. A member is disturbed while best-effort servers beside
-it are throttled for its sake: what it did then says nothing about what it can do alone.
+it are throttled for its sake: what it did then says nothing about what it can do alone. Its place is as good as the
+part of its memory that is where the agent wants it: the member with most of it elsewhere leaves first, behind those
+whose objective is violated while nothing on their host keeps it.
 
 A rate over a period counts silence as idleness, so a member is known only where its counts are there at the end of the
 period and at four of five tenths of it; else it is of no such period, and an enforced group stays as it is. Counts are
@@ -20,7 +22,10 @@ from typing import Final
 from nova_numa_ext.policy.elastic.monitored import MonitoredQueries
 
 _REQUESTS: Final = "numa_ext_server_request_seconds"
+_UNSATISFIABLE: Final = "numa_ext_server_slo_unsatisfiable"
 _WITHHOLDS: Final = "numa_ext_server_withholds_seconds"
+_MISPLACED: Final = "numa_ext_server_misplaced_mb"
+_MEMORY: Final = "numa_ext_server_memory_mb"
 _PART: Final = 0.8  # of a period's tenths
 
 
@@ -42,10 +47,17 @@ def agent_queries(project: str, names: str, **others: str) -> MonitoredQueries:
     made = MonitoredQueries(
         reads=f"sum by (server) ({_rate(f'{_REQUESTS}_count', members)}) and {there} and ({mostly})",
         latency_ms=f"1000 * histogram_quantile(0.99, {by_time})",
-        # It has no project.
+        # These have no project.
+        placement=f"{_placed(named)} and on (server) {counts}",
+        cannot_fix=f"max by (server) ({_UNSATISFIABLE}{{{named}}}) and on (server) {counts}",
         disturbed=f"sum by (server) ({_rate(f'{_WITHHOLDS}_total', named)}) and on (server) {counts}",
     )
     return replace(made, **others)
+
+
+def _placed(matchers: str) -> str:
+    misplaced = f"sum by (server) ({_MISPLACED}{{{matchers}}})"
+    return f"clamp_min(1 - {misplaced} / sum by (server) ({_MEMORY}{{{matchers}}}), 0)"
 
 
 def _rate(metric: str, matchers: str) -> str:

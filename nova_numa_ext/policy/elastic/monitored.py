@@ -44,6 +44,7 @@ class MonitoredQueries:
     :param size_kb: mean size of what both read and write, KiB
     :param placement: how good a member's place is, in [0, 1]; the worst leaves first
     :param disturbed: above 0 where something else than its load made a member slow
+    :param cannot_fix: above 0 where the host of a member cannot keep its objective: it leaves first
     :param label: whose value names the member
     """
 
@@ -53,6 +54,7 @@ class MonitoredQueries:
     size_kb: str = ""
     placement: str = ""
     disturbed: str = ""
+    cannot_fix: str = ""
     label: str = "server"
 
 
@@ -106,6 +108,7 @@ def _period(at: int, found: Mapping[str, Values], settings: ScalingSettings) -> 
                 load,
                 tuple(each for each in latencies if each is not None),
                 disturbed=bool(_value(found, "disturbed", name, at)),
+                cannot_fix=bool(_value(found, "cannot_fix", name, at)),
                 placement=1.0 if place is None else place,
             )
         )

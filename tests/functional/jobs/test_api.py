@@ -1526,7 +1526,8 @@ QUERIES = {"reads": "sum by (server) (rate(web_requests_total[$window]))", "late
 def test_a_group_is_sized_by_what_prometheus_measures(client):
     body = {"scaling": {"settings": {"objective_ms": 35.0}, "source": {"prometheus": QUERIES}}}
     shown = client.put(f"/v1/scaling/{GROUP}", json=body, headers=ADMIN).json["scaling"]
-    others = {"writes": "", "size_kb": "", "placement": "", "disturbed": "", "label": "server"}
+    others = {"writes": "", "size_kb": "", "placement": "", "disturbed": ""}
+    others |= {"cannot_fix": "", "label": "server"}
     assert shown["source"] == {"prometheus": QUERIES | others}
     again = {"scaling": {**body["scaling"], "source": shown["source"]}}
     assert client.put(f"/v1/scaling/{GROUP}", json=again, headers=ADMIN).status_code == 200
@@ -1542,6 +1543,7 @@ def test_a_group_is_sized_by_what_members_report_to_the_host_agents(client):
     assert f"numa_ext_server_request_seconds_count{{{members}}}" in queries["reads"]
     assert f"numa_ext_server_request_seconds_bucket{{{members}}}" in queries["latency_ms"]
     assert "numa_ext_server_withholds_seconds_total" in queries["disturbed"]
+    assert "numa_ext_server_slo_unsatisfiable" in queries["cannot_fix"]
     assert queries["placement"] == "where"
     again = {"scaling": {**body["scaling"], "source": shown["source"]}}
     assert client.put(f"/v1/scaling/{GROUP}", json=again, headers=ADMIN).status_code == 200

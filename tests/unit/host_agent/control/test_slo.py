@@ -786,6 +786,8 @@ def test_what_cannot_be_fixed_is_proposed_and_released(bench: Bench) -> None:
             break
     assert (bench.proposals[0][0], bench.proposals[0][-1]) == (near.uuid, lc.uuid)
     assert bench.controller.unsatisfiable() == {lc.uuid}, "the publisher would tell nobody"
+    gauge = ("numa_ext_server_slo_unsatisfiable", (lc.uuid, lc.title), 1.0)
+    assert gauge in [*bench.controller.samples()]
     (entry,) = {e.server: e for e in bench.entries("cannot_fix")}.values()
     assert entry.server == lc.uuid
     assert near.uuid in entry.problem
@@ -793,6 +795,7 @@ def test_what_cannot_be_fixed_is_proposed_and_released(bench: Bench) -> None:
     assert {level for _, level in bench.levels[-1][0].mba_percent} == {100}
     bench.report(500, 4.0)
     assert bench.controller.unsatisfiable() == frozenset()
+    assert (*gauge[:2], 0.0) in [*bench.controller.samples()]
     assert isinstance(bench.controller.unsatisfiable(), frozenset), "another thread reads it"
 
 

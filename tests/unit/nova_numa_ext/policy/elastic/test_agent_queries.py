@@ -9,6 +9,7 @@ import yaml
 from nova_numa_ext.policy.elastic.agent_queries import agent_queries
 from tests.support.promtool import promtool, undeclared
 
+ASKED = ("reads", "latency_ms", "placement", "disturbed", "cannot_fix")
 NAMES = r'web-[0-9]+"\d'
 
 
@@ -24,17 +25,14 @@ def asked():
 
 def test_only_metrics_and_labels_that_agents_have_are_asked_for(asked):
     asked = asdict(agent_queries("project-1", "web-.*"))
-    texts = [asked[what] for what in ("reads", "latency_ms", "disturbed")]
-    assert [list(undeclared(text)) for text in texts] == [[], [], []]
-    assert all("$window" in text for text in texts)
-    assert (asked["writes"], asked["placement"], asked["label"]) == ("", "", "server")
+    texts = [asked[what] for what in ASKED]
+    assert [list(undeclared(text)) for text in texts] == [[], [], [], [], []]
+    assert [what for what in ASKED if "$window" not in asked[what]] == ["placement", "cannot_fix"]
+    assert (asked["writes"], asked["size_kb"], asked["label"]) == ("", "", "server")
 
 
 def test_prometheus_understands_any_name(asked, tmp_path):
-    rules = [
-        {"record": f"asked:{what}", "expr": asked[what]}
-        for what in ("reads", "latency_ms", "disturbed")
-    ]
+    rules = [{"record": f"asked:{what}", "expr": asked[what]} for what in ASKED]
     file = tmp_path / "rules.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "asked", "rules": rules}]}))
     done = promtool("check", "rules", str(file))
@@ -82,6 +80,44 @@ def test_a_server_of_another_project_is_not_among_the_disturbed(tmp_path):
         about = {"name": "web-1", "server": server, "project": project}
         counted.append((labels("numa_ext_server_request_seconds_count", **about), "0+150x40"))
     answers(tmp_path, counted, "disturbed", {"ours": 1.0})
+
+
+def test_a_member_is_known_whose_objective_nothing_on_its_host_keeps(tmp_path):
+    counted = []
+    for server, project in (
+        ("kept", "project-1"),
+        ("in-vain", "project-1"),
+        ("theirs", "project-2"),
+    ):
+        about = {"name": f"web-{server}", "server": server}
+        counts = labels("numa_ext_server_request_seconds_count", project=project, **about)
+        in_vain = labels("numa_ext_server_slo_unsatisfiable", **about)
+        counted += [(counts, "0+150x40"), (in_vain, f"{int(server != 'kept')}x40")]
+    answers(tmp_path, counted, "cannot_fix", {"kept": 0.0, "in-vain": 1.0})
+
+
+def test_a_member_whose_memory_is_elsewhere_is_the_worst_placed(tmp_path):
+    """Of 1000 MiB on two nodes; without a word of the agent on pages the place is not known, and counts as good."""
+    counted = []
+    for server, misplaced in (
+        ("at-home", 0),
+        ("half", 500),
+        ("moving-in", 1200),
+        ("unknown", None),
+    ):
+        about = {"name": f"web-{server}", "server": server}
+        counts = labels("numa_ext_server_request_seconds_count", project="project-1", **about)
+        counted.append((counts, "0+150x40"))
+        if misplaced is None:
+            continue
+        for node, mb in (("0", 900), ("1", 100)):
+            resident = labels("numa_ext_server_memory_mb", node=node, **about)
+            counted.append((resident, f"{mb}x40"))
+        counted.append((labels("numa_ext_server_misplaced_mb", **about), f"{misplaced}x40"))
+    theirs = {"name": "web-theirs", "server": "theirs"}
+    counted.append((labels("numa_ext_server_memory_mb", node="0", **theirs), "10x40"))
+    counted.append((labels("numa_ext_server_misplaced_mb", **theirs), "10x40"))
+    answers(tmp_path, counted, "placement", {"at-home": 1.0, "half": 0.5, "moving-in": 0.0})
 
 
 def labels(metric, **of):
