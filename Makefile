@@ -8,7 +8,6 @@ PYTEST := $(PYTHON) -m pytest --durations=10
 REACHABLE := $(PYTHON) -m tests.reachable
 RALLY := $(or $(NUMA_EXT_LAB),.lab)/rally/venv
 NOVA33 := $(abspath $(or $(NUMA_EXT_LAB),.lab)/nova33)
-ELASTIC := $(abspath $(or $(NUMA_EXT_LAB),.lab)/elastic)
 
 .PHONY: help venv cloud test check lint docs lab-up test-unit test-in-nova test-nova33 test-integration test-rotating test-long
 .PHONY: man link sbom config bench test-rally rally rally-long clean distclean
@@ -89,7 +88,7 @@ rally: venv test-rally  ## Rally tasks on the local compute and one emulated hos
 	$(LAB) up --hosts 1
 	$(LAB) rally
 
-rally-long: venv test-rally lab-up  ## also churn, migration, filter on and off, sweep, characterisation (an hour)
+rally-long: venv test-rally lab-up  ## also churn, migration, elastic group, filter on and off, sweep, characterisation (an hour)
 	$(LAB) rally --long
 
 bench-%: venv  ## run one benchmark, JSON=FILE keeps its result
@@ -97,8 +96,8 @@ bench-%: venv  ## run one benchmark, JSON=FILE keeps its result
 
 # Models are fitted by libraries that do not stand beside nova; on small models threads cost more than they give.
 bench-elastic: venv
-	test -d $(ELASTIC) || $(PYTHON) -m pip install -q --target $(ELASTIC) 'scikit-learn>=1.5' 'statsmodels>=0.14.4'
-	PYTHONPATH=$(ELASTIC) OPENBLAS_NUM_THREADS=1 $(PYTHON) -m benchmarks.bench_elastic $(if $(JSON),--json $(JSON))
+	@set -e; models=$$($(LAB) models | tail -n 1); PYTHONPATH=$$models OPENBLAS_NUM_THREADS=1 \
+	  $(PYTHON) -m benchmarks.bench_elastic $(if $(JSON),--json $(JSON))
 
 bench-rgpu: venv
 	@set -e; program=$$($(LAB) link | tail -n 1); \

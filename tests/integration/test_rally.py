@@ -131,7 +131,7 @@ def test_ways_forced_to_overlap_are_red_for_overlap_only(cloud: LabCloud, h1: La
     assert run.status == 1
 
 
-@pytest.mark.parametrize("task", ["churn", "migration", "sweep"])
+@pytest.mark.parametrize("task", ["churn", "elastic", "migration", "sweep"])
 def test_a_long_task_keeps_every_sla(cloud: LabCloud, task: str) -> None:
     if task == "migration" and len(cloud.hosts) < 2:
         pytest.skip("the lab runs with one emulated host")

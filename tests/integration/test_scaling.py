@@ -5,10 +5,9 @@ The service is a load balancer that the story stands for: its hook writes down w
 monitoring is the file that the story appends to. A member can do 100 reads per second.
 """
 
+import io
 import json
 import os
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from numa_lab import models
+from numa_lab.terminal import Progress
 
 from tests.integration.cloud import LabCloud, Server, eventually
 from tests.integration.jobs import FOLLOWED_S, LabJobs
@@ -286,12 +287,7 @@ class Gauges:
 @pytest.fixture(scope="module")
 def libraries(running_cloud: LabCloud) -> str:
     """The folder of the libraries that fit models, from which the lab's engines start their workers."""
-    folder = running_cloud.settings.lab / "elastic"
-    if not folder.exists():
-        needed = ("scikit-learn>=1.5", "statsmodels>=0.14.4")
-        words = [sys.executable, "-m", "pip", "install", "-q", "--target", str(folder), *needed]
-        subprocess.run(words, check=True)
-    return str(folder)
+    return str(models.ensure(running_cloud.settings, Progress(io.StringIO())))
 
 
 @pytest.fixture

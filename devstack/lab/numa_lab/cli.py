@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import configuration, link_build, show
+from . import configuration, link_build, models, show
 from .errors import AskedWrongError, LabError
 from .lab import Lab
 from .localcompute import NAME as LOCAL_NAME
@@ -82,6 +82,9 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
         "only packages and the virtual environment: for all tests but those on the lab",
     )
     command("link", _link, "build the link of remote GPUs (Go), once, and print where it is")
+    command(
+        "models", _models, "install what fits models of elastic groups, once, and print where it is"
+    )
     command("show", _show, "boot five servers and show what was decided and enforced")
     # All that follows is numa-ext-explain's, options and --help included: here no word is one ("\0" begins none).
     asked = "why a server is where it is: numa-ext-explain with its arguments"
@@ -132,6 +135,13 @@ def _link(options: argparse.Namespace, settings: Settings, progress: Progress) -
     folder = link_build.build(settings, progress)
     progress.close()
     print(folder / link_build.PROGRAM)
+
+
+def _models(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
+    settings.make_folders()
+    folder = models.ensure(settings, progress)
+    progress.close()
+    print(folder)
 
 
 def _show(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:

@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from . import cloud_api, configuration
+from . import cloud_api, configuration, models
 from .errors import LabError
 from .graph import Task
 from .process import Process, run_logged, wait_for
@@ -190,8 +190,8 @@ class ControlPlane:
         return Service(
             self._process(name, ""),
             (f"{self._settings.venv}/bin/numa-ext-engine", *options),
-            # Where `make bench-elastic` puts what fits models of elastic groups: not beside nova.
-            self._environment(PYTHONPATH=f"{self._settings.lab}/elastic"),
+            # What fits models of elastic groups is not beside nova, and may come later.
+            self._environment(PYTHONPATH=f"{self._settings.lab}/{models.EXTRA}"),
             (*files, *self._code()),
             lambda: cloud_api.answers(url),
         )

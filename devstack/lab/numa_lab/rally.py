@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import models
 from .errors import AskedWrongError, LabError
 from .lab import Lab
 from .localcompute import NAME as LOCAL_NAME
@@ -29,9 +30,8 @@ from .settings import Settings
 from .terminal import Progress
 
 DEFAULT = ("default",)
-# Noise is not among them: guests that report latencies are modelled by the integration tests. Nor are elastic groups,
-# which need what fits models (see `make bench-elastic`).
-LONG = ("churn", "migration", "sweep", "characterise", "filter")
+# Noise is not among them: guests that report latencies are modelled by the integration tests.
+LONG = ("churn", "migration", "sweep", "characterise", "elastic", "filter")
 _PHASES = {"with": True, "without": False}
 _ENVIRONMENT = "lab"
 _INTERPRETER = Path("/usr/bin/python3")
@@ -104,6 +104,8 @@ class Rally:
             raise LabError(f"the cloud is not up yet: {self._settings.command} up brings it up")
         hosts = len(Lab(self._settings, self._progress).emulated_hosts())
         self.install()
+        if models.EXTRA in names:
+            models.ensure(self._settings, self._progress)
         self._begin()
         for name, file in files.items():
             if name == "filter":
