@@ -88,10 +88,17 @@ class ElasticService:
     def _boot(self) -> Server:
         return self._cloud.create("lab.tiny", "--hint", f"group={self.group}")
 
-    def sized(self, *, enforce: bool, queries: dict[str, str] | None = None) -> None:
+    def sized(
+        self,
+        *,
+        enforce: bool,
+        queries: dict[str, str] | None = None,
+        flavor: str = "lab.tiny",
+    ) -> None:
         """Have the group sized, of what was monitored until now.
 
         :param queries: of the Prometheus that is the source; None: a file is
+        :param flavor: of servers that are added
         """
         if queries is None:
             now_s = time.time()
@@ -117,7 +124,7 @@ class ElasticService:
             # Five minutes of cool-down and twelve actions an hour are for clouds, not for a story.
             asked["settings"] |= {"cool_down_in_s": 0.0, "actions_per_hour": 100}
             asked["enforce"] = {
-                "flavor": "lab.tiny",
+                "flavor": flavor,
                 "image": "toucher",
                 "networks": ["none"],
                 "hook": self.name,
@@ -367,6 +374,23 @@ def test_an_engine_killed_at_each_step_leaves_no_server_doubled_or_lost(
             break
     assert sorted(killed) == sorted(STEPS)
     nothing_is_left(service, jobs)
+
+
+@pytest.mark.long
+def test_no_host_for_a_flavor_is_said_and_no_server_is_asked_for(
+    service: ElasticService, cloud: LabCloud, jobs: LabJobs
+) -> None:
+    """A terabyte of memory: Placement is asked before nova, which would make a server in ERROR and be asked again."""
+    service.sized(enforce=True, flavor=cloud.flavor({}, ram=2**20))
+    unmet = "no host has room"
+    service.while_under(HIGH, unmet, lambda: service.last_term == "no_host", NOTICED_S)
+    why = str(service.shown()["last_decision"]["why"])
+    assert why == "no host for this flavor: none has 1 VCPU, 1048576 MEMORY_MB free"
+    assert (service.steps(), service.refusals, service.tagged()) == ([], 0, set())
+
+    service.sized(enforce=True)
+    service.under(HIGH, 2)
+    only_members_were_added(service, 2)
 
 
 @pytest.mark.long
