@@ -61,6 +61,7 @@ def _members(axis: Any, hours: Sequence[float], done: Sequence[DecidedPeriod]) -
             )
     axis.set_xlabel("time, hours")
     axis.set_ylabel("members")
+    axis.yaxis.get_major_locator().set_params(integer=True)
     axis.legend(fontsize=8)
     axis.grid(alpha=0.3)
 
