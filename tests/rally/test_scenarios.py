@@ -414,7 +414,7 @@ def followed(**changes: Any) -> dict[str, bool]:
     return {result["criterion"]: result["success"] for result in checker.results()}
 
 
-def test_an_elastic_group_that_follows_its_load_passes(
+def test_f_004_47_an_elastic_group_that_follows_its_load_passes(
     cloud: SimpleNamespace, elastic: FollowedGroup
 ) -> None:
     asked: list[dict[str, Any]] = []
