@@ -8,7 +8,7 @@ for an image may bring a volume, and so are traits, aggregates, policies of serv
 nova decides.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Final
 from urllib.parse import quote
@@ -72,10 +72,11 @@ def wants(sizes: FlavorSizes, specs: Mapping[str, str]) -> tuple[Mapping[str, Am
     )
 
 
-def _cpus(count: int, policy: str) -> list[Amounts]:
+def _cpus(count: int, policy: str) -> Sequence[Amounts]:
     """Return what may be asked of CPUs: of both kinds at least one each, for the image may say how many."""
-    shared, dedicated = {names.VCPU: count}, {names.PCPU: count}
-    both = [{names.VCPU: 1, names.PCPU: 1}] if count > 1 else []
+    shared: Amounts = {names.VCPU: count}
+    dedicated: Amounts = {names.PCPU: count}
+    both: Sequence[Amounts] = [{names.VCPU: 1, names.PCPU: 1}] if count > 1 else []
     match policy:
         case "shared":
             return [shared]
