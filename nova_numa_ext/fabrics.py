@@ -203,7 +203,7 @@ class PlacementFabrics:
         """Return the hosts of a leaf by its plan; of one that is drained Placement's summaries show none."""
         hosts = [each for key, each in summary["resources"].items() if key in names.LEAF_CLASSES]
         size = sum(int(each["capacity"]) for each in hosts)
-        if size or not any(each["used"] for each in summary["resources"].values()):
+        if size:
             return size
         inventories = self._client.get(f"/resource_providers/{leaf}/inventories")["inventories"]
         return sum(
@@ -441,6 +441,7 @@ def _leaf(name: str, above: tuple[str, ...], summary: Mapping[str, Any], planned
         held,
         residents(uplinks["used"], planned_size, block, held),
         oversubscription=None if percent is None else percent / 100,
+        drained=planned_size - size,
     )
 
 
@@ -460,7 +461,7 @@ def _number(summary: Mapping[str, Any], kind: str) -> int | None:
 
 def _usual_size(leafs: Sequence[Leaf]) -> int:
     """Return the size that most leafs have, the larger one of two."""
-    sizes = Counter(leaf.size for leaf in leafs)
+    sizes = Counter(leaf.planned_size for leaf in leafs)
     return max(sizes.items(), key=lambda item: (item[1], item[0]))[0] if sizes else 0
 
 

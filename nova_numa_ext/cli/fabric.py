@@ -16,7 +16,7 @@ from nova_numa_ext.cli.fabric_sources import aggregates, ibnetdiscover, lldp, na
 from nova_numa_ext.group_topology import CabledServer, as_slurm, as_slurm_conf
 from nova_numa_ext.heal.group_claims import SweepResult
 from nova_numa_ext.policy.network.fragmentation import LeafKind, LeafKinds
-from nova_numa_ext.policy.network.leafs import Leafs
+from nova_numa_ext.policy.network.leafs import Leaf, Leafs
 from placement_traits import names
 from placement_traits.fabric import Fabric, FabricKind
 from placement_traits.fabric_tree import layout_of
@@ -141,8 +141,8 @@ class ShowFabric(command.Lister):  # type: ignore[misc]
 
     The column Held has the hosts that groups hold, by resource class; Uplinks has who uses those of a leaf (alone: a
     quiet or exclusive group has all that go with its hosts), and of a pod. Use says what each leaf is for by what is
-    held there; that of the fabric counts leafs, and those on which only groups of one leaf are, whose uplinks could be
-    off.
+    held there, and whether it is drained; that of the fabric counts leafs, and those on which only groups of one leaf
+    are, whose uplinks could be off.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -164,12 +164,13 @@ class ShowFabric(command.Lister):  # type: ignore[misc]
             raise CommandError(
                 f"Placement has a part of fabric {parsed_args.fabric} only: apply its plan again."
             )
-        use = {leaf.name: LeafKind.of(leaf).value for leaf in state.leafs.leafs}
+        use = {leaf.name: _use(leaf) for leaf in state.leafs.leafs}
         use[parsed_args.fabric] = _summary(LeafKinds.of(state.leafs), len(state.leafs.leafs))
         uplinks = _uplinks(state.leafs)
         root = next(each for each in providers if each.parent is None)
         if parsed_args.svg:
-            drawing = fabric_drawing.draw(parsed_args.fabric, _leafs(providers))
+            drawn = [_drawn(leaf, uplinks.get(leaf.name, "")) for leaf in state.leafs.leafs]
+            drawing = fabric_drawing.draw(parsed_args.fabric, drawn)
             try:
                 Path(parsed_args.svg).write_text(drawing, encoding="utf-8")
             except OSError as error:
@@ -373,24 +374,18 @@ def _summary(kinds: LeafKinds, leafs: int) -> str:
     return f"{', '.join(found)}; uplinks of {kinds.idle_uplinks} of {leafs} leafs idle"
 
 
+def _use(leaf: Leaf) -> str:
+    kind = LeafKind.of(leaf)
+    is_left = leaf.drained and kind is not LeafKind.DRAINED
+    return f"{kind.value}, drained" if is_left else kind.value
+
+
 def _hosts(leaf: ListedProvider) -> int:
     """How many hosts a leaf has; its uplinks have units of their own."""
     return sum(stock.total for name, stock in leaf.stocks.items() if name in names.LEAF_CLASSES)
 
 
-def _leafs(providers: tuple[ListedProvider, ...]) -> list[fabric_drawing.DrawnLeaf]:
-    name_of = {each.uuid: each.name.rpartition(":")[2] for each in providers}
-    return [
-        fabric_drawing.DrawnLeaf(
-            name_of[each.uuid],
-            name_of[each.parent or ""],
-            _hosts(each),
-            {
-                name: stock.used
-                for name, stock in each.stocks.items()
-                if stock.used and name in names.LEAF_CLASSES
-            },
-        )
-        for each in providers
-        if any(map(names.is_leaf_trait, each.traits))
-    ]
+def _drawn(leaf: Leaf, uplinks: str) -> fabric_drawing.DrawnLeaf:
+    return fabric_drawing.DrawnLeaf(
+        leaf.name, leaf.pod, leaf.planned_size, leaf.held, uplinks, is_drained=leaf.drained > 0
+    )

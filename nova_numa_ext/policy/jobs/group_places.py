@@ -40,9 +40,8 @@ class NumberedLeafs:
 
     @property
     def empty(self) -> "NumberedLeafs":
-        """The same fabric without any group."""
-        leafs = (replace(each, held={}, residents=()) for each in self.leafs.leafs)
-        return replace(self, leafs=replace(self.leafs, leafs=tuple(leafs), uplinks={}))
+        """The same fabric without any group, and no leaf of it drained."""
+        return replace(self, leafs=self.leafs.emptied)
 
 
 class GroupTakes:

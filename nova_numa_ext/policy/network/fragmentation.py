@@ -69,6 +69,7 @@ class LeafKind(StrEnum):
     """A leaf by what groups hold there.
 
     FREE: nothing.
+    DRAINED: nothing, and no group may come.
     LARGE: a block, or all.
     REMAINDER: last servers of large groups.
     SMALL: groups that fit in one leaf.
@@ -76,6 +77,7 @@ class LeafKind(StrEnum):
     """
 
     FREE = "free"
+    DRAINED = "drained"
     LARGE = "large"
     REMAINDER = "remainder"
     SMALL = "small"
@@ -85,7 +87,7 @@ class LeafKind(StrEnum):
     def of(cls, leaf: Leaf) -> "LeafKind":
         """Return the kind of a leaf."""
         if leaf.is_untouched:
-            return cls.FREE
+            return cls.DRAINED if leaf.drained else cls.FREE
         if leaf.is_remainder:
             return cls.REMAINDER
         if leaf.is_large:
@@ -98,6 +100,7 @@ class LeafKinds:
     """Leafs by what groups hold there.
 
     :param free: nothing
+    :param drained: nothing, and no group may come
     :param large: a block, or all
     :param remainder: last servers of large groups
     :param small: groups that fit in one leaf
@@ -106,6 +109,7 @@ class LeafKinds:
     """
 
     free: int
+    drained: int
     large: int
     remainder: int
     small: int
@@ -122,5 +126,5 @@ class LeafKinds:
     @property
     def idle_share(self) -> float:
         """Part of the leafs whose uplinks could be off (Jokanović, figure 4.8)."""
-        leafs = self.free + self.large + self.remainder + self.small + self.rest
+        leafs = sum(getattr(self, kind) for kind in LeafKind)
         return self.idle_uplinks / leafs

@@ -15,7 +15,7 @@ resource class          layout            who holds it
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from placement_traits import names
@@ -37,13 +37,14 @@ class Leaf:
 
     :param name: as the fabric calls it
     :param above: the nodes above it, the nearest first
-    :param size: hosts that the plan has there
+    :param size: hosts that groups may have there
     :param free: hosts there that can take a server of the group that is planned
     :param block: hosts of one block; > size: the leaf has none
     :param layout: how its hosts are given
     :param held: what all groups hold there, the planned one included
     :param residents: how much each group that shares its uplinks uses the network
     :param oversubscription: how much more its hosts can send than it passes upwards; None: not known
+    :param drained: hosts that the plan has there besides, as operators keep groups off
     """
 
     name: str
@@ -55,6 +56,7 @@ class Leaf:
     held: Held = field(default_factory=dict)
     residents: tuple[NetClass, ...] = ()
     oversubscription: float | None = None
+    drained: int = 0
     held_hosts: int = field(init=False, repr=False, compare=False)
     """Hosts that groups hold."""
     room: int = field(init=False, repr=False, compare=False)
@@ -69,6 +71,16 @@ class Leaf:
     def pod(self) -> str:
         """The node right above it, '' where leafs are the highest level."""
         return self.above[0] if self.above else ""
+
+    @property
+    def planned_size(self) -> int:
+        """Hosts that the plan has there, drained or not."""
+        return self.size + self.drained
+
+    @property
+    def emptied(self) -> "Leaf":
+        """The leaf without any group, and not drained."""
+        return replace(self, size=self.planned_size, drained=0, held={}, residents=())
 
     @property
     def is_untouched(self) -> bool:
@@ -103,10 +115,8 @@ class Leaf:
         """Blocks that a group can take now."""
         if not self.is_untouched and self.layout is not LeafLayout.PARTITIONED:
             return 0
-        return min(
-            (self.size // self.block) - self.held.get(names.LEAF_BLOCK, 0) // self.block,
-            self.room // self.block,
-        )
+        taken = self.held.get(names.LEAF_BLOCK, 0) // self.block
+        return max(0, min(self.size // self.block - taken, self.room // self.block))
 
     @property
     def rest_free(self) -> int:
@@ -118,7 +128,7 @@ class Leaf:
     @property
     def is_all_free(self) -> bool:
         """Every host is free and no group holds anything."""
-        return self.is_untouched and self.free >= self.size
+        return self.is_untouched and not self.drained and self.free >= self.size
 
     def whole_claim(self) -> dict[str, int]:
         """What a group holds that has this leaf alone."""
@@ -136,7 +146,7 @@ class Leafs:
 
     :param levels: of the fabric, bottom up
     :param leafs: in order; those of one pod stand together
-    :param usual_size: hosts of most leafs
+    :param usual_size: hosts of most leafs by the plan
     :param uplinks: units of :data:`placement_traits.names.POD_UPLINK` that all groups hold, by node above the leafs;
         a node that is missing has none held
     """
@@ -145,6 +155,11 @@ class Leafs:
     leafs: tuple[Leaf, ...]
     usual_size: int
     uplinks: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def emptied(self) -> "Leafs":
+        """The same leafs without any group, and none of them drained."""
+        return replace(self, leafs=tuple(leaf.emptied for leaf in self.leafs), uplinks={})
 
     def is_closed(self, at: int) -> bool:
         """Return whether a quiet or exclusive group has a leaf's uplinks, so that no other may use them.

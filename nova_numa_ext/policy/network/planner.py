@@ -65,7 +65,11 @@ def plan(
         alone = replace(request, members={}, holds={})
         shared = sum(bool(leaf.residents) for leaf in leafs.leafs)
         with_others = request.share is UplinkShare.SHARED or request.hosts <= leafs.usual_size
-        beside = () if with_others or not shared else (Reason(GroupTerm.SHARING, shared),)
+        drained = sum(bool(leaf.drained) for leaf in leafs.leafs)
+        beside = [
+            *[Reason(GroupTerm.SHARING, shared)] * (shared > 0 and not with_others),
+            *[Reason(GroupTerm.DRAINED, drained)] * (drained > 0),
+        ]
         return NoLeafs(
             (found, *beside), not isinstance(_found(_emptied(leafs), alone, options), Reason)
         )
@@ -96,7 +100,7 @@ def policy_name(request: GroupRequest, options: PlanOptions) -> PolicyName:
 def _problem(leafs: Leafs, request: GroupRequest) -> Reason | None:
     if request.within is not None and request.within not in leafs.levels:
         return Reason(GroupTerm.LEVEL, request.within, ", ".join(leafs.levels))
-    total = sum(leaf.size for leaf in leafs.leafs)
+    total = sum(leaf.planned_size for leaf in leafs.leafs)
     if request.hosts > total:
         return Reason(GroupTerm.FABRIC_SIZE, total, request.hosts, "the fabric")
     if request.hosts % request.slice_hosts and not request.members and not request.holds:
@@ -105,8 +109,8 @@ def _problem(leafs: Leafs, request: GroupRequest) -> Reason | None:
 
 
 def _emptied(leafs: Leafs) -> Leafs:
-    whole = (replace(leaf, free=leaf.size, held={}, residents=()) for leaf in leafs.leafs)
-    return replace(leafs, leafs=tuple(whole), uplinks={})
+    empty = leafs.emptied
+    return replace(empty, leafs=tuple(replace(leaf, free=leaf.size) for leaf in empty.leafs))
 
 
 def _found(leafs: Leafs, request: GroupRequest, options: PlanOptions) -> Found:
@@ -241,7 +245,7 @@ def _near_own(leafs: Leafs, request: GroupRequest, allocate: Allocate) -> Found:
 
 def _plan(leafs: Leafs, request: GroupRequest, options: PlanOptions, takes: Takes) -> LeafPlan:
     claims = request.holds or _claims(leafs, request, takes)
-    least = -(-request.hosts // max(leaf.size for leaf in leafs.leafs))
+    least = -(-request.hosts // max(leaf.planned_size for leaf in leafs.leafs))
     return LeafPlan(
         tuple(LeafPlaces(leafs.leafs[one.at].name, one.hosts) for one in takes),
         claims,

@@ -27,6 +27,7 @@ class GroupTerm(StrEnum):
     PODS = "pods"
     QUIET = "net_quiet"
     SHARING = "net_sharing"
+    DRAINED = "net_drained"
     HELD = "net_held"
     # Why these places.
     POLICY = "net_policy"
@@ -51,6 +52,7 @@ SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         GroupTerm.QUIET: "the group needs {against} hosts, and {value} are free for it where no quiet or exclusive "
         "group has the uplinks",
         GroupTerm.SHARING: "groups that share use the uplinks of {value} leafs, where one that does not has no place",
+        GroupTerm.DRAINED: "leafs that are drained, and take no group: {value}",
         GroupTerm.HELD: "the group holds {value} hosts that are free there, needed are {against}, and {where}",
         GroupTerm.POLICY: "leafs chosen by {value}",
         GroupTerm.LEAFS: "leafs: {value}, at least needed: {against}",

@@ -88,6 +88,15 @@ def test_from_another_schedulers_file_to_a_drained_leaf(cloud, tmp_path):
     assert ">l2<" in (tmp_path / "train.svg").read_text()
     assert call(cloud, DrainFabric, "train", "l1") == [{"Leaf": "l1", "Result": "drained"}]
     assert call(cloud, DrainFabric, "train", "l1") == [{"Leaf": "l1", "Result": "unchanged"}]
+    hold(cloud, str(uuid.uuid4()), "net:train:l2")
+    call(cloud, DrainFabric, "train", "l2")
+    shown = call(cloud, ShowFabric, "train", "--svg", tmp_path / "train.svg")
+    assert [row["Use"] for row in shown] == [
+        "1 drained, 1 large; uplinks of 0 of 2 leafs idle",
+        "drained",
+        "large, drained",
+    ]
+    assert (tmp_path / "train.svg").read_text().count("fill='#c9ccd1'") == 3, "two, and the key"
     assert call(cloud, UndrainFabric, "train", "l1") == [{"Leaf": "l1", "Result": "undrained"}]
 
 

@@ -8,6 +8,9 @@ from dataclasses import replace
 import pytest
 
 from nova_numa_ext.fabrics import PlacementFabrics
+from nova_numa_ext.policy.network.groups import GroupRequest, NoLeafs
+from nova_numa_ext.policy.network.planner import plan
+from nova_numa_ext.policy.network.terms import GroupTerm
 from placement_traits import names
 from placement_traits.claim_store import ClaimStore, NoRoomError
 from placement_traits.claims import Claim, emptied
@@ -15,7 +18,8 @@ from placement_traits.client import PlacementError
 from placement_traits.errors import NumaExtError
 from placement_traits.fabric import FabricNode, LeafLayout
 from placement_traits.fabric_tree import FabricWriter, HeldError, leaf_inventories
-from placement_traits.names import LEAF_BLOCK, LEAF_HOST, LEAF_REST, POD_UPLINK
+from placement_traits.names import LEAF_BLOCK, LEAF_HOST, LEAF_REST, POD_UPLINK, UplinkShare
+from placement_traits.reason import Reason
 from tests.support.fabrics import fabric
 
 PLAN = fabric([5, 5, 2], leafs_per_pod=2, uplinks_mbps=(250_000, None, None), host_mbps=200_000)
@@ -260,6 +264,27 @@ def test_a_drained_leaf_takes_no_group_and_stays_so_when_the_plan_is_applied_aga
     claim(applied, l000=(LEAF_REST, 1))
     with pytest.raises(NumaExtError, match="no leaf p00 of a fabric train"):
         applied.writer.drain("train", "p00", on=True)
+
+
+def test_drained_leafs_are_of_the_fabric_still(applied):
+    """They have no room, whoever is there; and they count where it is asked whether a group would ever have a place."""
+    claim(applied, l000=(LEAF_REST, 1))
+    for leaf in ("l000", "l001"):
+        applied.writer.drain("train", leaf, on=True)
+    (state,) = PlacementFabrics(applied.client).read()
+    leafs = replace(
+        state.leafs,
+        leafs=tuple(replace(leaf, free=leaf.planned_size) for leaf in state.leafs.leafs),
+    )
+    assert [(leaf.room, leaf.drained, leaf.blocks_free) for leaf in leafs.leafs] == [
+        (0, 5, 0), (0, 5, 0), (2, 0, 0),
+    ]  # fmt: skip
+    assert leafs.usual_size == 5
+    found = plan(leafs, GroupRequest(8, UplinkShare.QUIET))
+    assert isinstance(found, NoLeafs) and found.ever
+    assert found.reasons[-1] == Reason(GroupTerm.DRAINED, 2)
+    never = plan(leafs, GroupRequest(13, UplinkShare.QUIET))
+    assert isinstance(never, NoLeafs) and not never.ever
 
 
 def test_a_layout_that_a_planner_chose_is_kept(applied):

@@ -346,9 +346,18 @@ def test_segments_of_neutron_are_leafs() -> None:
 
 def test_a_drawing_shows_each_leaf_with_what_is_held() -> None:
     drawing = draw(
-        "<f>", [DrawnLeaf("l1", "p1", 18, {LEAF_BLOCK: 16}), DrawnLeaf("l2", "p2", 4, {})]
+        "<f>",
+        [
+            DrawnLeaf("l1", "p1", 18, {LEAF_BLOCK: 16}, "alone"),
+            DrawnLeaf("l2", "p2", 4, {}, is_drained=True),
+        ],
     )
-    assert drawing.count("<rect") == 2 + 2 + 1
+    key, background, pods, bars, held = 6, 1, 2, 2, 1
+    assert drawing.count("<rect") == key + background + pods + bars + held
+    assert ">16 of 18 hosts; uplinks: alone<" in drawing
+    assert ">0 of 4 hosts; drained<" in drawing
+    grey = "width='40' height='14' fill='#c9ccd1'"
+    assert drawing.count(grey) == 1, "the drained leaf of 4 hosts"
     assert "width='160'" in drawing, "16 hosts"
     assert "&lt;f&gt;" in drawing
     assert (

@@ -293,6 +293,19 @@ def test_a_group_that_no_empty_fabric_has_room_for_never_starts() -> None:
         assert for_tenants(reason)[1] == sentence(reason)
 
 
+def test_a_group_waits_while_leafs_are_drained() -> None:
+    plan = fabric([4] * 2)
+    hosts = hosts_of(plan)
+    (fabric_,) = hosts.fabrics
+    first, last = fabric_.leafs.leafs
+    drained = replace(fabric_.leafs, leafs=(first, replace(last, size=0, drained=4)))
+    hosts = replace(hosts, fabrics=(replace(fabric_, leafs=drained),))
+    found = planned(job(8), hosts, HostClaims(hosts))
+    assert isinstance(found, Wait)
+    assert "leafs that are drained, and take no group: 1" in why(found)
+    assert leafs_taken(planned(job(4), hosts, HostClaims(hosts)), plan) == {"l000": 4}
+
+
 def test_without_a_fabric_only_what_binds_is_refused() -> None:
     hosts = replace(hosts_of(fabric([4])), fabrics=())
     bound = planned(job(2), hosts, HostClaims(hosts))

@@ -61,7 +61,7 @@ def test_leafs_are_counted_by_what_is_held() -> None:
     groups = Groups(fabric([18] * 9, leafs_per_pod=3))
     for name, hosts in (("even", 32), ("odd", 40), ("small", 5)):
         groups.start(name, GroupRequest(hosts, QUIET))
-    assert LeafKinds.of(groups.leafs) == LeafKinds(3, 4, 1, 1, 0, 1)
+    assert LeafKinds.of(groups.leafs) == LeafKinds(3, 0, 4, 1, 1, 0, 1)
     groups.end("even")
     groups.start("two", GroupRequest(2, QUIET))
     assert LeafKinds.of(groups.leafs).free == 5
