@@ -51,13 +51,21 @@ def neighbours(said: Any, where: str) -> Iterator[SwitchPort]:
     for entry in _listed(_object(lldp, where).get("interface", [])):
         for interface, shown in _object(entry, where).items():
             found = _object(shown, where)
-            port = _object(found.get("port", {}), where).get("id", {})
-            number = port.get("value", "") if isinstance(port, dict) else ""
+            number = _port(_object(found.get("port", {}), where))
             for chassis in _listed(found.get("chassis", [])):
                 for system, about in _object(chassis, where).items():
                     # Without a system name lldpcli puts what it knows, the id first, where the name would be.
                     if system != "id" and isinstance(about, dict):
-                        yield SwitchPort(cut(interface), cut(system), cut(str(number)))
+                        yield SwitchPort(cut(interface), cut(system), cut(number))
+
+
+def _port(said: Mapping[str, Any]) -> str:
+    """Return what people call a port: a switch that has a MAC address for its id describes it by its name."""
+    identity = said.get("id", {})
+    if not isinstance(identity, dict):
+        return ""
+    name = said.get("descr") if identity.get("type") == "mac" else None
+    return str(name or identity.get("value", ""))
 
 
 def _listed(found: Any) -> Sequence[Any]:

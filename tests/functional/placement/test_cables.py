@@ -84,9 +84,9 @@ def lldpd(tmp_path):
 class Agent:
     """A host's agent: publishes, and compares cables at each pass."""
 
-    def __init__(self, cloud, host, folder):
+    def __init__(self, cloud, host, folder, lldpd=Lldpd):
         folder.mkdir()
-        self.cloud, self.host, self.lldpd = cloud, host, Lldpd(folder)
+        self.cloud, self.host, self.lldpd = cloud, host, lldpd(folder)
         client = cloud.connect()
         check = CableCheck(self.lldpd.heard, lambda: (client, Reporter(client)))
         self.publisher = Publisher(
@@ -100,6 +100,10 @@ class Agent:
     def turn(self, **system_of):
         """One pass with these neighbours; whether the host is marked then."""
         self.lldpd.hears(**system_of)
+        return self.passed()
+
+    def passed(self):
+        """One pass with what lldpcli shows; whether the host is marked then."""
         assert self.publisher.publish_once()
         root = self.cloud.client.provider_named(self.host)["uuid"]
         traits = self.cloud.client.get(f"/resource_providers/{root}/traits")["traits"]

@@ -43,6 +43,15 @@ def test_one_neighbour_and_several() -> None:
     assert [each.system for each in two] == ["mgmt", "leaf-r01.example.org"]
 
 
+def test_a_port_whose_id_is_an_address_is_called_by_its_description() -> None:
+    """As lldpd itself announces ports, and switches that are Linux."""
+    shown = entry("ens1f0", "leaf-r01", "Ethernet7")
+    shown["ens1f0"]["port"] = {"id": MAC, "descr": "swp7", "ttl": "120"}
+    assert heard(shown)[0].port == "swp7"
+    del shown["ens1f0"]["port"]["descr"]
+    assert heard(shown)[0].port == MAC["value"]
+
+
 def test_a_neighbour_without_a_name_is_no_switch_of_a_plan() -> None:
     nameless = entry("eth0", "x", "1")
     nameless["eth0"]["chassis"] = {"id": MAC, "descr": "a phone"}
