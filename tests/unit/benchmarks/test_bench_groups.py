@@ -34,7 +34,7 @@ def test_its_groups_are_complete_and_its_figures_are_there(tmp_path, monkeypatch
     claims, groups, stock = parts
     assert claims["held"] >= 0.1
     assert "claim_ms_p95_4_leafs" in claims
-    assert {"group_ms_p99_4", "planner_ms_p99"} <= {*groups} - {*claims}
+    assert {"group_ms_p99_4", "group_cpu_ms_median_4", "planner_ms_p99"} <= {*groups} - {*claims}
     assert {*stock} - {*groups} == {"stock_whole_s_4", "whole_ratio_4"}
     assert stock["incomplete"] == stock["faults"] == 0
     assert stock["leafs_over_optimum_mean"] == 1
