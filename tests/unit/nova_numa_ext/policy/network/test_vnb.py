@@ -173,7 +173,7 @@ def test_a_remainder_leaf_ends_when_it_is_empty() -> None:
 
 
 def test_a_group_waits_though_hosts_enough_are_free() -> None:
-    """F-003-13: three small groups of 7 leave 33 hosts, and no two blocks."""
+    """F-003-13: three small groups of 10 leave 24 hosts, and no block."""
     groups = Groups(fabric([18] * 3, leafs_per_pod=3))
     for number in range(3):
         groups.start(str(number), quiet(10))
