@@ -133,6 +133,9 @@ class FakeCloud(Requests, integrated_helpers.ProviderUsageBaseTestCase):
     def setUp(self):
         super().setUp()
         self.useFixture(nova_fixtures.CastAsCallFixture(self))
+        self.flags(
+            rpc_response_timeout=600
+        )  # one such call is all of a group's scheduling and building
         for limit in ("instances", "cores", "ram", "server_groups", "server_group_members"):
             self.flags(**{limit: -1}, group="quota")
         self.client = PlacementClient(process.engine()._view.adapter)

@@ -126,5 +126,5 @@ class LeafKinds:
     @property
     def idle_share(self) -> float:
         """Part of the leafs whose uplinks could be off (Jokanović, figure 4.8)."""
-        leafs = sum(getattr(self, kind) for kind in LeafKind)
+        leafs = self.free + self.drained + self.large + self.remainder + self.small + self.rest
         return self.idle_uplinks / leafs
