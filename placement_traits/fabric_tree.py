@@ -21,6 +21,7 @@ Leafs keep the index that they were published with, for groups are where they ar
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Any, Final, NoReturn
 
 from placement_traits import names
@@ -463,8 +464,32 @@ class FabricWriter:
             except ConflictError:
                 self._client.pause(attempt)
                 continue
+            self._touch(host, root["uuid"])
             return
         raise ConflictError(f"Others wrote to {host} {_TRIES} times while it got its leaf.")
+
+    def _touch(self, host: str, root: str) -> None:
+        """Write one provider of the host's agent as it is: views see by its generation that the host has changed.
+
+        They do not compare roots, which change with every server, and would read of the leaf minutes later. Where
+        another writer is faster, its write shows the same.
+        """
+        compared = (names.rdt_provider(host), names.l3_provider(host, 0)[:-1])
+        try:
+            found = self._client.get(f"/resource_providers?in_tree={root}&required={names.OWNER}")
+        except PlacementError as error:
+            if error.status == HTTPStatus.BAD_REQUEST:  # no agent has published anything yet
+                return
+            raise
+        ours = (each for each in found["resource_providers"] if each["name"].startswith(compared))
+        child = max(ours, key=lambda each: str(each["name"]), default=None)
+        if child is None:
+            return
+        path = f"/resource_providers/{child['uuid']}/inventories"
+        try:
+            self._client.put(path, self._client.get(path))
+        except ConflictError:
+            return
 
 
 def _index(there: _There) -> int | None:

@@ -20,6 +20,7 @@ from placement_traits.fabric import FabricNode, LeafLayout
 from placement_traits.fabric_tree import FabricWriter, HeldError, leaf_inventories
 from placement_traits.names import LEAF_BLOCK, LEAF_HOST, LEAF_REST, POD_UPLINK, UplinkShare
 from placement_traits.reason import Reason
+from placement_traits.view import FleetView, ViewSettings
 from tests.support.fabrics import fabric
 
 PLAN = fabric([5, 5, 2], leafs_per_pod=2, uplinks_mbps=(250_000, None, None), host_mbps=200_000)
@@ -264,6 +265,38 @@ def test_a_drained_leaf_takes_no_group_and_stays_so_when_the_plan_is_applied_aga
     claim(applied, l000=(LEAF_REST, 1))
     with pytest.raises(NumaExtError, match="no leaf p00 of a fabric train"):
         applied.writer.drain("train", "p00", on=True)
+
+
+def test_views_see_the_leafs_of_hosts_and_wrong_cables_at_once(cloud):
+    """A view that reads everything each ten minutes compares what agents publish, and no roots."""
+    client, hosts = cloud.client, ("l000-00", "l000-01")
+    for trait in (names.OWNER, names.HOST):
+        client.put(f"/traits/{trait}")
+    for host in hosts:
+        root = client.provider_named(host)["uuid"]
+        child = client.post(
+            "/resource_providers", {"name": f"{host}:rdt", "parent_provider_uuid": root}
+        )
+        for provider, trait in ((root, names.HOST), (child["uuid"], names.OWNER)):
+            path = f"/resource_providers/{provider}/traits"
+            client.put(path, {**client.get(path), "traits": [trait]})
+    view = FleetView(client._adapter, ViewSettings(max_age_s=3600.0), background=False)
+    view.refresh()
+
+    def shown():
+        view.refresh()
+        assert view.stats.full_reads == 1
+        arrays = view.snapshot().arrays
+        return [arrays.views[client.provider_named(host)["uuid"]].traits for host in hosts]
+
+    leaf = names.leaf_trait("train", "l000")
+    assert not any(leaf in traits for traits in shown())
+    cloud.writer.apply(PLAN)
+    assert all(leaf in traits for traits in shown())
+    cloud.writer.mark(PLAN, {"l000-01"})
+    assert [names.MISCABLED in traits for traits in shown()] == [False, True]
+    cloud.writer.mark(PLAN, set())
+    assert not any(names.MISCABLED in traits for traits in shown())
 
 
 def test_drained_leafs_are_of_the_fabric_still(applied):
