@@ -11,12 +11,14 @@ from placement_traits.beats import BeatWriter
 from placement_traits.client import PlacementError
 from placement_traits.host_modes import HostModes
 from placement_traits.names import TierTrait
+from placement_traits.pool_reporter import PoolReporter
 from placement_traits.removal import Removal
 from placement_traits.reporter import Reporter
 from placement_traits.tree import desired_tree
 from placement_traits.view import FleetView
 from tests.support.filled_placement import as_literal
 from tests.support.hosts import SETTINGS
+from tests.support.pools import pool
 
 CHILDREN = (
     "h1:gpu-0000:05:00.0",
@@ -164,6 +166,45 @@ def test_all_hosts_are_those_of_which_anything_is_there(empty_cloud, reported_co
         removal.remove(cloud.client, host)
     assert removal.hosts(cloud.client) == ()
     assert set(cloud.everything()) == {"h1", "not-ours", "drained"}
+
+
+POOL_OF_G1 = ("rgpu:g1:cpu", "rgpu:g1:gpu-a", "rgpu:g1:gpu-b", "rgpu:g1:nic-eth1", "rgpu:g1")
+
+
+@pytest.mark.parametrize("compute_node", [False, True])
+def test_what_a_host_lends_goes_with_it_be_it_novas_or_not(empty_cloud, compute_node):
+    cloud = empty_cloud
+    if compute_node:
+        cloud.compute("g1")
+    before, words = cloud.everything(), known(cloud)
+    PoolReporter(cloud.client).sync(pool("g1", gpus=("a", "b")))
+    assert removal.hosts(cloud.client) == ("g1",)
+    client = cloud.connect()
+    would = removal.remove(client, "g1", dry_run=True)
+    assert (client.counters.writes, would) == (0, Removal(POOL_OF_G1))
+    assert removal.remove(cloud.client, "g1") == would
+    assert (cloud.everything(), removal.hosts(cloud.client)) == (before, ())
+    assert removal.remove(cloud.client, "g1") == Removal()
+    removal.forget(cloud.client, removal.vocabulary(cloud.client))
+    assert known(cloud) == words
+
+
+def test_what_leases_hold_of_a_host_stays_until_they_are_released(empty_cloud):
+    cloud, lease = empty_cloud, str(uuid.uuid4())
+    PoolReporter(cloud.client).sync(pool("g1", gpus=("a", "b")))
+    cloud.claim(lease, allocations={cloud.uuid("rgpu:g1:gpu-a"): {names.REMOTE_GPU_MEMORY_MB: 100}})
+    would = removal.remove(cloud.client, "g1", dry_run=True)
+    gone = removal.remove(cloud.client, "g1")
+    assert gone == would
+    assert gone.removed == ("rgpu:g1:cpu", "rgpu:g1:gpu-b", "rgpu:g1:nic-eth1")
+    assert gone.held == (
+        f"Provider rgpu:g1:gpu-a stays and takes no new leases: 1 hold a part of it ({lease}). "
+        "Release them, and do this again.",
+    )
+    assert (gone.failed, removal.hosts(cloud.client)) == ((), ("g1",))
+    cloud.client.delete(f"/allocations/{lease}")
+    assert removal.remove(cloud.client, "g1").removed == ("rgpu:g1:gpu-a", "rgpu:g1")
+    assert cloud.everything() == {}
 
 
 def test_of_a_cloud_that_never_had_an_agent_nothing_is_removed(one_compute):
