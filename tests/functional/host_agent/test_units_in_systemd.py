@@ -8,6 +8,7 @@ no journal runs. ``/etc``, ``/usr/bin`` and ``/var`` are this machine's, written
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -498,3 +499,32 @@ def test_leases_are_kept_apart_by_a_unit_without_any_right(lending: Booted) -> N
     wait_for(lambda: not processes(), "the end of the lease", 30)
     left = f"ls -d /sys/fs/cgroup{group}/lease-* /var/lib/numa-host-agent/leases/run/*"
     assert lending.run("/bin/sh", "-c", left, check=False) == ""
+
+
+def test_the_operators_guide_ends_leases_that_outlive_their_unit(lending: Booted) -> None:
+    """Stopped alone, the unit leaves them; after the two commands nothing is there, nor starts again."""
+    guide = (ROOT / "doc/source/operator/installation.rst").read_text()
+    commands = re.findall(r"(?m)^    (systemctl .*--?\S+ numa-host-agent-leases)$", guide)
+    assert len(commands) == 2
+    (gpu,) = gpu_uuids(
+        RemoteGpuOptions(("a=500",), "fake", nics=("e=1",), fabrics=("f",), trying_out=True).lent(
+            "h1"
+        )
+    )
+    asked(lending, LeaseAnswer(serves=(ServedLease("lease-1", 1, gpu, 500, "silver", "cuda", 0),)))
+    group = lending.run("systemctl", "show", "--property=Slice", "--value", LEASES)
+    listed = f"cat /sys/fs/cgroup/{group}/{LEASES}/lease-*/cgroup.procs"
+
+    def processes() -> list[str]:
+        return lending.run("/bin/sh", "-c", listed, check=False).split()
+
+    lending.run("systemctl", "start", LEASES)
+    wait_for(lambda: len(processes()) == 4, "the processes of the lease", 30)
+    lending.run("systemctl", "stop", LEASES)
+    assert len(processes()) == 4
+    lending.run("systemctl", "start", LEASES)
+    for command in commands:
+        lending.run(*command.split())
+    wait_for(lambda: not processes(), "the end of the lease", 30)
+    time.sleep(5)  # twice what the unit waits before it starts again
+    assert (lending.state(LEASES), processes()) == ("inactive", [])
