@@ -13,6 +13,10 @@
 _NUMA_EXT_AGENT=numa-host-agent
 _NUMA_EXT_HELPER=numa-host-agent-helper
 _NUMA_EXT_TIMER=numa-host-agent-withdraw.timer
+# Units beside the agent, each of which local.conf enables: lessors need GPUs and a transport, lanes an uplink.
+_NUMA_EXT_BESIDE="numa-host-agent-leases numa-host-agent-doorman numa-host-agent-lanes"
+_NUMA_EXT_PROGRAMS="$_NUMA_EXT_AGENT $_NUMA_EXT_AGENT-ctl $_NUMA_EXT_HELPER"
+_NUMA_EXT_PROGRAMS+=" numa-host-agent-leases numa-host-agent-lanes"
 _NUMA_EXT_POLICY=policy.d/numa-ext-host.yaml
 
 
@@ -185,6 +189,19 @@ function check_numa_ext_host {
     fi
 }
 
+# They have the agent's user and configuration. The doorman is a program of its own, which is not Python.
+function check_numa_ext_beside {
+    local service
+    for service in $_NUMA_EXT_BESIDE; do
+        if is_service_enabled "$service" && ! is_service_enabled numa-host-agent; then
+            die $LINENO "$service has the user and the configuration of numa-host-agent, which is not enabled here"
+        fi
+    done
+    if is_service_enabled numa-host-agent-doorman && ! type -P numa-ext-rgpu > /dev/null; then
+        die $LINENO "numa-host-agent-doorman needs numa-ext-rgpu in /usr/bin: its package, or what make link builds"
+    fi
+}
+
 # resctrl has to be there before libvirtd looks for it, and automatic NUMA balancing moves pages behind the agent's back.
 function prepare_numa_ext_host {
     local balancing
@@ -219,8 +236,11 @@ function restore_numa_ext_host {
 function install_numa_ext_agent {
     local bin program
     pip_install "oslo.log>=6.1" "prometheus-client>=0.20" "requests>=2.32"
+    if is_service_enabled numa-host-agent-lanes; then
+        install_package iproute2 nftables
+    fi
     bin=$(get_python_exec_prefix)
-    for program in "$_NUMA_EXT_AGENT" "$_NUMA_EXT_AGENT-ctl" "$_NUMA_EXT_HELPER"; do
+    for program in $_NUMA_EXT_PROGRAMS; do
         sudo ln -sf "$bin/$program" "/usr/bin/$program"
     done
     sudo install -m 0644 -t /etc/systemd/system "$NUMA_EXT_DIR"/etc/systemd/numa-host-agent*
@@ -256,6 +276,32 @@ function start_numa_ext_agent {
     fi
 }
 
+# systemd answers when they have finished a turn; lanes and leases end with 78 where their options cannot be used.
+function start_numa_ext_beside {
+    local service
+    for service in $_NUMA_EXT_BESIDE; do
+        if is_service_enabled "$service"; then
+            sudo systemctl enable "$service.service"
+            if ! sudo systemctl restart "$service.service"; then
+                die $LINENO "$service did not start: journalctl -u $service"
+            fi
+        fi
+    done
+}
+
+# The processes of leases run on when their unit is stopped, so they are killed, and what would start again is stopped.
+function stop_numa_ext_beside {
+    local service
+    for service in $_NUMA_EXT_BESIDE; do
+        if systemctl is-enabled --quiet "$service.service"; then
+            if [[ "$service" == "numa-host-agent-leases" ]]; then
+                sudo systemctl kill --signal=KILL "$service.service"
+            fi
+            sudo systemctl disable --now "$service.service"
+        fi
+    done
+}
+
 # The helper takes back what the agent has done; stopping the agent starts the timer.
 function stop_numa_ext_agent {
     if systemctl is-enabled --quiet "$_NUMA_EXT_AGENT.service"; then
@@ -269,12 +315,14 @@ function stop_numa_ext_agent {
 }
 
 function cleanup_numa_ext_agent {
-    local unit
+    local unit program
     for unit in "$NUMA_EXT_DIR"/etc/systemd/numa-host-agent*; do
         sudo rm -f "/etc/systemd/system/${unit##*/}"
     done
     sudo systemctl daemon-reload
-    sudo rm -f /usr/bin/numa-host-agent /usr/bin/numa-host-agent-ctl /usr/bin/numa-host-agent-helper
+    for program in $_NUMA_EXT_PROGRAMS; do
+        sudo rm -f "/usr/bin/$program"
+    done
     sudo rm -f /etc/sysusers.d/numa-host-agent.conf /etc/tmpfiles.d/numa-host-agent.conf
     sudo rm -rf /etc/numa-host-agent /var/lib/numa-host-agent
     sudo rm -rf /run/numa-host-agent-helper /run/numa-host-agent-helper.sock
@@ -296,6 +344,7 @@ function cleanup_numa_ext_placement {
 # ------
 
 function numa_ext_pre_install {
+    check_numa_ext_beside
     if is_service_enabled numa-host-agent; then
         check_numa_ext_host
         prepare_numa_ext_host
@@ -331,7 +380,7 @@ function numa_ext_post_config {
     fi
 }
 
-# Agents come before flavors that ask for what agents publish.
+# Agents come before flavors that ask for what agents publish, and the job service before hosts that ask it for leases.
 function numa_ext_extra {
     echo_summary "Starting nova-numa-ext"
     if is_service_enabled numa-host-agent; then
@@ -347,6 +396,7 @@ function numa_ext_extra {
     if is_service_enabled numa-ext-engine; then
         start_numa_ext_engine
     fi
+    start_numa_ext_beside
     if is_service_enabled n-api && [[ "$NUMA_EXT_FLAVORS" == "True" ]]; then
         create_numa_ext_flavors
     fi
@@ -366,6 +416,7 @@ function numa_ext_unstack {
     stop_process numa-ext-engine
     stop_process numa-ext-jobs-api
     stop_process numa-ext-heal
+    stop_numa_ext_beside
     stop_numa_ext_agent
     restore_numa_ext_host
 }

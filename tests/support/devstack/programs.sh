@@ -162,6 +162,10 @@ function pip_install {
     _call "pip_install $*"
 }
 
+function install_package {
+    _call "install_package $*"
+}
+
 function get_or_create_role {
     _call "role $*"
 }
@@ -291,9 +295,13 @@ function _systemctl {
         now=yes
         shift
     fi
+    if [[ "$verb $1" == "kill --signal=KILL" ]]; then
+        shift
+    fi
     for unit in "$@"; do
         grep -qxF "$unit" "$ROOT/units" || _mistake "systemctl $verb $unit: no such unit"
         case "$verb$now" in
+            kill) rm -f "$ROOT/active/processes of $unit" ;;
             enable) touch "$ROOT/enabled/$unit" ;;
             disable) rm -f "$ROOT/enabled/$unit" ;;
             disableyes) rm -f "$ROOT/enabled/$unit" && _stop "$unit" ;;
@@ -313,8 +321,12 @@ function _start {
         mkdir -p "$ROOT/var/lib/numa-host-agent" "$ROOT/run/numa-host-agent-helper"
         touch "$ROOT/active/numa-host-agent-helper.service" "$ROOT/run/numa-host-agent-helper.sock"
         rm -f "$ROOT/active/numa-host-agent-withdraw.timer"
-        [[ "${AGENT:-good}" == "good" ]]
+        [[ "${AGENT:-good}" == "good" ]] || return 1
+    elif [[ "$1" == "numa-host-agent-leases.service" ]]; then
+        touch "$ROOT/active/processes of $1" # they outlive it
+        [[ -e "$ROOT/active/numa-host-agent.service" ]] || _mistake "$1 before the agent's first round"
     fi
+    [[ "$1" != "${BAD_UNIT:-}" ]]
 }
 
 function _stop {

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import textwrap
 from configparser import ConfigParser
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from oslo_policy import policy
 from placement import policies
 from werkzeug.test import Client
 
+from host_agent.cmd.leases import lent
 from host_agent.conf import configuration as agent_configuration
 from nova_numa_ext.orchestrator import startup
 from nova_numa_ext.orchestrator.application import assembled
@@ -183,6 +185,19 @@ def test_the_agent_reads_every_key_that_it_is_told(machine: Machine) -> None:
     assert conf.placement.bandwidth_mbps_per_node == 20000
     assert conf.host.nova_conf == (str(machine.root / "etc/nova/nova-cpu.conf"),)
     assert conf.oslo.placement.auth_type == "password"
+
+
+def test_the_agent_reads_what_the_readme_adds_for_leases(tmp_path: Path) -> None:
+    """And the unit of leases finds a pool to lend in it."""
+    blocks = re.findall(
+        r"(?m)^    \[\[post-config\|\$NUMA_EXT_AGENT_CONF\]\]\n((?:    .+\n)+)",
+        (CHECKOUT / "devstack/README.rst").read_text(),
+    )
+    file = tmp_path / "numa-host-agent.conf"
+    file.write_text("".join(map(textwrap.dedent, blocks)))
+    conf = agent_configuration.load([f"--config-file={file}"])
+    assert agent_configuration.unknown_keys(conf) == []
+    assert lent(conf.remote_gpus, "compute1").gpus[0].memory_mb == 8192
 
 
 def test_the_job_service_starts_with_what_devstack_writes(machine: Machine) -> None:

@@ -2,6 +2,7 @@
 """The DevStack plug-in, phase by phase: what it does on which node, done twice, and taken back."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,60 @@ def test_unstack_stops_all_and_clean_leaves_nothing(machine: Machine, services: 
     assert machine.files().keys() - {"etc/placement/placement.conf"} == left.keys()
 
 
+BESIDE = ("numa-host-agent-leases", "numa-host-agent-doorman", "numa-host-agent-lanes")
+
+
+def with_doorman(machine: Machine) -> Machine:
+    """The program of the link is there, as its package installs it."""
+    (machine.root / "bin/numa-ext-rgpu").touch(mode=0o755)
+    return machine
+
+
+def test_leases_and_lanes_are_there_where_local_conf_enables_them(machine: Machine) -> None:
+    run = good(with_doorman(machine).run("stack", ",".join((ALL_IN_ONE, *BESIDE))))
+    units = {f"{service}.service" for service in BESIDE}
+    assert machine.active() == AGENT | JOBS | {HEAL} | units | {f"processes of {BESIDE[0]}.service"}
+    assert machine.enabled() >= units
+    for unit in units:
+        (program,) = re.findall(
+            r"(?m)^ExecStart=/usr/bin/(\S+)", (CHECKOUT / "etc/systemd" / unit).read_text()
+        )
+        assert f"usr/bin/{program}" in machine.files() or program == "numa-ext-rgpu"
+    assert run.of("install_package") == ["iproute2 nftables"] * 2
+    steps = list(run.calls)
+    engine = next(n for n, call in enumerate(steps) if "run_process numa-ext-engine" in call)
+    asks = next(n for n, call in enumerate(steps) if f"restart {BESIDE[0]}" in call)
+    assert engine < asks, "the job service is there before hosts ask it"
+
+
+def test_nothing_enables_leases_and_lanes_by_itself(machine: Machine) -> None:
+    run = good(machine.run("stack", ALL_IN_ONE))
+    assert not any(service in unit for unit in machine.enabled() for service in BESIDE)
+    assert not run.of("install_package")
+
+
+@pytest.mark.parametrize("disabled", ["", f"numa-host-agent,{','.join(BESIDE)}"])
+def test_unstack_and_clean_leave_nothing_of_leases_and_lanes(
+    machine: Machine, disabled: str
+) -> None:
+    """Processes of leases, which their unit leaves behind, are ended, too."""
+    services = ",".join((ALL_IN_ONE, *BESIDE))
+    good(with_doorman(machine).run("stack", services))
+    for _ in range(2):
+        good(machine.run("unstack", services, DISABLED_SERVICES=disabled))
+        assert not any("numa-host-agent" in unit for unit in machine.active() | machine.enabled())
+    good(machine.run("clean", services, DISABLED_SERVICES=disabled))
+    assert not any("numa-host-agent" in name for name in machine.files())
+
+
+def test_a_unit_beside_the_agent_that_does_not_start_ends_stack_with_a_sentence(
+    machine: Machine,
+) -> None:
+    run = machine.run("stack", f"{COMPUTE},{BESIDE[2]}", BAD_UNIT=f"{BESIDE[2]}.service")
+    assert run.status == 1
+    assert run.of("die") == [f"{BESIDE[2]} did not start: journalctl -u {BESIDE[2]}"]
+
+
 def test_an_agent_that_was_disabled_meanwhile_leaves_nothing(machine: Machine) -> None:
     good(machine.run("stack", COMPUTE))
     for program in ("unstack", "clean"):
@@ -146,12 +201,23 @@ def test_without_libvirt_or_by_choice_there_is_no_agent(
             "numa-host-agent controls libvirt's domains, VIRT_DRIVER is fake",
         ),
         ({"DEST": "/home/stack"}, "numa-host-agent's units do not see /home/stack"),
+        (
+            {"DISABLED_SERVICES": "numa-host-agent", "BESIDE": "numa-host-agent-lanes"},
+            "numa-host-agent-lanes has the user and the configuration of numa-host-agent",
+        ),
+        (
+            {"BESIDE": "numa-host-agent-doorman"},
+            "numa-host-agent-doorman needs numa-ext-rgpu in /usr/bin",
+        ),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_is_done(
     machine: Machine, variables: dict[str, str], sentence: str
 ) -> None:
-    run = machine.run("stack", f"{COMPUTE},numa-host-agent", **variables)
+    disabled = variables.get("DISABLED_SERVICES", "")
+    agent = "" if disabled else ",numa-host-agent"
+    beside = variables.pop("BESIDE", "")
+    run = machine.run("stack", f"{COMPUTE}{agent},{beside}", **variables)
     assert run.status == 1
     assert run.of("die")[0].startswith(sentence)
     assert not run.of("sudo")
