@@ -223,6 +223,31 @@ class FabricWriter:
         on_hosts = self._on_hosts(fabric, left, dry_run=dry_run)
         return FabricChanges((*done, *on_hosts.done), on_hosts.problems)
 
+    def remove(self, fabric: str, *, dry_run: bool = False) -> FabricChanges:
+        """Take a fabric out: its leafs off the hosts, then its providers, the root last.
+
+        What is cut short leaves a part, which another call takes; a fabric that is not there is no change. Traits stay
+        known to Placement, and go with those of hosts (:mod:`placement_traits.removal`).
+
+        :param dry_run: only read
+        :raises HeldError: groups hold hosts or share uplinks of it; names both
+        :raises ConflictError: others wrote to the same host's root again and again
+        """
+        there = self._read(fabric)
+        for name, each in there.items():
+            if each.held or each.used.get(names.LEAF_UPLINK):
+                self._refuse(name, each, "would go")
+        done = []
+        traits = {trait for each in there.values() for trait in each.traits}
+        for trait in sorted(filter(names.is_leaf_trait, traits)):
+            for host in sorted(self._with_trait(trait, dry_run=dry_run)):
+                done.append(f"{host} has {trait} no longer")
+                if not dry_run:
+                    self._set_traits(host, {trait, names.MISCABLED}, set())
+        below = [name for name, each in there.items() if each.parent is not None]
+        done += self._removed([*below, *(there.keys() - {*below})], there, dry_run=dry_run)
+        return FabricChanges(tuple(done))
+
     def drain(self, fabric: str, leaf: str, *, on: bool) -> bool:
         """Keep new groups off a leaf, or no longer; what groups hold there stays. Return whether that is new.
 
@@ -308,7 +333,7 @@ class FabricWriter:
         more = " …" * (len(groups) > _MOST_NAMED)
         raise HeldError(
             f"{name} {what}, but {len(groups)} server groups are there: "
-            f"{', '.join(groups[:_MOST_NAMED])}{more}. Drain it, and apply the plan when they are gone."
+            f"{', '.join(groups[:_MOST_NAMED])}{more}. Drain it, and do this again when they are gone."
         )
 
     # What is written ------------------------------------------------------------------------------------------------

@@ -136,6 +136,29 @@ class ApplyFabric(command.Lister):  # type: ignore[misc]
         ]
 
 
+class RemoveFabric(command.Lister):  # type: ignore[misc]
+    """Take a fabric out of Placement: its providers, and on each host the trait of its leaf.
+
+    Refused, with the names of leaf and groups, where groups hold hosts of it or share its uplinks.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the fabric."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("fabric", metavar="<fabric>", help="Fabric, by name")
+        parser.add_argument("--dry-run", action="store_true", help="Only show what would be done")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Return columns and rows."""
+        writer = self.app.client_manager.numa.fabric_writer()
+        changes = writer.remove(parsed_args.fabric, dry_run=parsed_args.dry_run)
+        if not changes.done:
+            raise CommandError(f"Placement has no fabric {parsed_args.fabric}.")
+        done = "would be done" if parsed_args.dry_run else "done"
+        return ("Result", "What"), [(done, each) for each in changes.done]
+
+
 class ShowFabric(command.Lister):  # type: ignore[misc]
     """Show a fabric as Placement has it: its pods and leafs, and what groups hold there.
 

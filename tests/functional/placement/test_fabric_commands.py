@@ -13,6 +13,7 @@ from nova_numa_ext.cli.fabric import (
     ApplyFabric,
     DrainFabric,
     ImportFabric,
+    RemoveFabric,
     ShowFabric,
     SweepFabric,
     UndrainFabric,
@@ -98,6 +99,17 @@ def test_from_another_schedulers_file_to_a_drained_leaf(cloud, tmp_path):
     ]
     assert (tmp_path / "train.svg").read_text().count("fill='#c9ccd1'") == 3, "two, and the key"
     assert call(cloud, UndrainFabric, "train", "l1") == [{"Leaf": "l1", "Result": "undrained"}]
+
+
+def test_a_fabric_is_removed_once(cloud):
+    before = cloud.everything()
+    call(cloud, ApplyFabric, cloud.plan)
+    would = [row["What"] for row in call(cloud, RemoveFabric, "train", "--dry-run")]
+    assert [row["What"] for row in call(cloud, RemoveFabric, "train")] == would
+    assert "h1 has CUSTOM_NUMA_EXT_LEAF_TRAIN_L1 no longer" in would
+    assert cloud.everything() == before
+    with pytest.raises(CommandError, match="Placement has no fabric train"):
+        call(cloud, RemoveFabric, "train")
 
 
 def test_a_host_on_another_leaf_is_marked_until_it_is_where_it_should_be(cloud, tmp_path):

@@ -15,7 +15,7 @@ from placement_traits import names
 from placement_traits.claim_store import ClaimStore, NoRoomError
 from placement_traits.claims import Claim, emptied
 from placement_traits.client import PlacementError
-from placement_traits.errors import NumaExtError
+from placement_traits.errors import NumaExtError, ServiceUnavailableError
 from placement_traits.fabric import FabricNode, LeafLayout
 from placement_traits.fabric_tree import FabricWriter, HeldError, leaf_inventories
 from placement_traits.names import LEAF_BLOCK, LEAF_HOST, LEAF_REST, POD_UPLINK, UplinkShare
@@ -183,7 +183,7 @@ def test_a_leaf_that_groups_hold_does_not_shrink(applied):
         applied.writer.apply(smaller)
     assert str(error.value) == (
         "net:train:l000 would have 0 CUSTOM_NUMA_EXT_LEAF_BLOCK, 4 are held, but 1 server groups are there: "
-        f"{group.consumer}. Drain it, and apply the plan when they are gone."
+        f"{group.consumer}. Drain it, and do this again when they are gone."
     )
     assert tree(applied) == before
     ClaimStore(applied.client).write(emptied(group))
@@ -248,6 +248,54 @@ def test_a_leaf_that_is_free_goes_and_others_keep_their_index(applied):
     assert not any(map(names.is_leaf_trait, host_traits(applied, "l000-00")))
     applied.writer.apply(PLAN)
     assert "NET_INDEX_3" in tree(applied)["net:train:l000"][1], "it comes after the last"
+
+
+def test_a_fabric_that_is_removed_leaves_nothing_on_hosts_either(applied):
+    hosts = {
+        name: each for name, each in applied.everything().items() if not name.startswith("net")
+    }
+    applied.writer.mark(PLAN, {"l001-00": "l000"})
+    with_leafs = [host for host in hosts if any(map(names.is_ours, host_traits(applied, host)))]
+    assert len(with_leafs) == 10
+    client = applied.connect()
+    would = FabricWriter(client).remove("train", dry_run=True)
+    assert (client.counters.writes, len(would.done)) == (0, 10 + 6)
+    assert applied.writer.remove("train") == would
+    assert would.done[-1] == "net:train deleted"
+    assert tree(applied) == {}
+    assert not any(names.is_ours(each) for host in hosts for each in host_traits(applied, host))
+    assert applied.everything().keys() == hosts.keys()
+    assert applied.writer.remove("train").done == ()
+    assert applied.writer.apply(PLAN) == applied.changes, "it may come again"
+
+
+def test_a_removal_that_was_cut_short_is_done_again(applied, monkeypatch):
+    client = applied.connect()
+    delete, left = client.delete, 2
+
+    def cut(path):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise ServiceUnavailableError("Placement", "it is away")
+        delete(path)
+
+    monkeypatch.setattr(client, "delete", cut)
+    with pytest.raises(ServiceUnavailableError):
+        FabricWriter(client).remove("train")
+    assert 0 < len(tree(applied)) < 6
+    FabricWriter(applied.connect()).remove("train")
+    assert tree(applied) == {}
+
+
+@pytest.mark.parametrize("what", [LEAF_BLOCK, names.LEAF_UPLINK])
+def test_a_fabric_of_which_groups_hold_something_is_not_removed(applied, what):
+    group = claim(applied, l001=(what, 4))
+    before = applied.everything()
+    for dry_run in (True, False):
+        with pytest.raises(HeldError, match=f"l001 would go, but 1 .* there: {group.consumer}"):
+            applied.writer.remove("train", dry_run=dry_run)
+    assert applied.everything() == before
 
 
 def test_a_drained_leaf_takes_no_group_and_stays_so_when_the_plan_is_applied_again(applied):
