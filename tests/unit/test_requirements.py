@@ -144,3 +144,12 @@ def test_the_page_of_packages_says_of_each_extra_what_it_is_for() -> None:
     table = page.partition("   * - extra\n     - for\n")[2].partition("\n\n")[0]
     shown = re.findall(r"^   \* - ``(\w+)``$", table, re.M)
     assert sorted(shown) == sorted(set(config["extras"]) - {"test", "docs", "bench"})
+
+
+def test_the_page_installs_all_that_the_debian_packages_are_built_with() -> None:
+    control = (ROOT / "debian/control").read_text()
+    (needed,) = re.findall(r"(?m)^Build-Depends:\n((?: .+\n)+)", control)
+    page = (ROOT / "doc/source/operator/deployments.rst").read_text().replace("\\\n", "")
+    (installed,) = re.findall(r"(?m)^    apt-get install ([^.]+)$\n    dpkg-buildpackage", page)
+    names = {re.split(r"[ (,]", line.strip())[0] for line in needed.splitlines()}
+    assert {name.removesuffix("-compat") for name in names} == set(installed.split())
