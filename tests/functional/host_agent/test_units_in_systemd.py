@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -501,30 +501,48 @@ def test_leases_are_kept_apart_by_a_unit_without_any_right(lending: Booted) -> N
     assert lending.run("/bin/sh", "-c", left, check=False) == ""
 
 
-def test_the_operators_guide_ends_leases_that_outlive_their_unit(lending: Booted) -> None:
-    """Stopped alone, the unit leaves them; after the two commands nothing is there, nor starts again."""
-    guide = (ROOT / "doc/source/operator/installation.rst").read_text()
-    commands = re.findall(r"(?m)^    (systemctl .*--?\S+ numa-host-agent-leases)$", guide)
-    assert len(commands) == 2
-    (gpu,) = gpu_uuids(
-        RemoteGpuOptions(("a=500",), "fake", nics=("e=1",), fabrics=("f",), trying_out=True).lent(
-            "h1"
-        )
-    )
+@pytest.fixture
+def leased(lending: Booted) -> Callable[[], list[str]]:
+    """A unit that serves one lease; returns the processes of the lease."""
+    options = RemoteGpuOptions(("a=500",), "fake", nics=("e=1",), fabrics=("f",), trying_out=True)
+    (gpu,) = gpu_uuids(options.lent("h1"))
     asked(lending, LeaseAnswer(serves=(ServedLease("lease-1", 1, gpu, 500, "silver", "cuda", 0),)))
-    group = lending.run("systemctl", "show", "--property=Slice", "--value", LEASES)
-    listed = f"cat /sys/fs/cgroup/{group}/{LEASES}/lease-*/cgroup.procs"
+    lending.run("systemctl", "start", LEASES)
+    group = lending.run("systemctl", "show", "--property=ControlGroup", "--value", LEASES)
+    listed = f"cat /sys/fs/cgroup{group}/lease-*/cgroup.procs"
 
     def processes() -> list[str]:
         return lending.run("/bin/sh", "-c", listed, check=False).split()
 
-    lending.run("systemctl", "start", LEASES)
     wait_for(lambda: len(processes()) == 4, "the processes of the lease", 30)
-    lending.run("systemctl", "stop", LEASES)
-    assert len(processes()) == 4
-    lending.run("systemctl", "start", LEASES)
-    for command in commands:
-        lending.run(*command.split())
+    return processes
+
+
+def gone_for_good(booted: Booted, processes: Callable[[], list[str]]) -> None:
     wait_for(lambda: not processes(), "the end of the lease", 30)
     time.sleep(5)  # twice what the unit waits before it starts again
-    assert (lending.state(LEASES), processes()) == ("inactive", [])
+    assert (booted.state(LEASES), processes()) == ("inactive", [])
+
+
+def test_the_operators_guide_ends_leases(lending: Booted, leased: Callable[[], list[str]]) -> None:
+    guide = (ROOT / "doc/source/operator/installation.rst").read_text()
+    commands = re.findall(r"(?m)^    (systemctl .*--?\S+ numa-host-agent-leases)$", guide)
+    assert len(commands) == 2
+    for command in commands:
+        lending.run(*command.split())
+    gone_for_good(lending, leased)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_removing_the_package_ends_leases_whose_unit_was_stopped_or_not(
+    lending: Booted, leased: Callable[[], list[str]], stopped: bool
+) -> None:
+    """While they run, a purge could not delete their user."""
+    if stopped:
+        lending.run("systemctl", "stop", LEASES)
+        assert len(leased()) == 4, "they outlive their unit"
+    policy = Path("/usr/sbin/policy-rc.d")
+    if policy.exists():  # an image's, by which no package may stop anything
+        lending.run("mount", "--bind", "/bin/true", str(policy))
+    lending.run("/bin/sh", "/run/story/source/debian/numa-host-agent.prerm", "remove")
+    gone_for_good(lending, leased)
