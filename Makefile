@@ -114,7 +114,7 @@ sbom:  ## write sbom-EXTRA.json (CycloneDX): all that pip installs with an extra
 	python3 -m venv $(SBOM)/installed && python3 -m venv $(SBOM)/tool
 	$(SBOM)/installed/bin/pip install -q '.[$(EXTRA)]'
 	$(SBOM)/tool/bin/pip install -q 'cyclonedx-bom>=7,<8'
-	$(SBOM)/tool/bin/cyclonedx-py environment --output-file sbom-$(EXTRA).json $(SBOM)/installed/bin/python
+	env -u PYTHONPATH $(SBOM)/tool/bin/cyclonedx-py environment --output-file sbom-$(EXTRA).json $(SBOM)/installed/bin/python
 
 clean:  ## end everything the lab started and remove all that is made here
 	$(LAB) clean
