@@ -13,7 +13,7 @@ import sys
 import tarfile
 import urllib.request
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -90,6 +90,14 @@ def environment(folder: Path, *install: object) -> Path:
     if install:
         run(folder / "bin/pip", "install", "--quiet", *install)
     return folder / "bin"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_of_the_callers() -> Iterator[None]:
+    """No PYTHONPATH: pip would take what it finds there for installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONPATH", raising=False)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -256,10 +264,12 @@ def normal(name: str) -> str:
 
 
 def test_the_bill_of_materials_names_all_that_an_extra_brings(clone: Path, tmp_path: Path) -> None:
-    """``make sbom``: each package in its version, and each by whom it is needed."""
-    lab = tmp_path / "lab"
-    made = ("make", "-C", clone, "sbom", "EXTRA=agent")
-    run(*made, env=os.environ | {"NUMA_EXT_LAB": str(lab), "PBR_VERSION": "0.1.0"})
+    """``make sbom``: each package in its version, by whom it is needed, and nothing of the caller's own path."""
+    lab, elsewhere = tmp_path / "lab", tmp_path / "elsewhere/stranger-1.dist-info"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1\n")
+    more = {"NUMA_EXT_LAB": str(lab), "PBR_VERSION": "0.1.0", "PYTHONPATH": str(elsewhere.parent)}
+    run("make", "-C", clone, "sbom", "EXTRA=agent", env=os.environ | more)
     bill = json.loads((clone / "sbom-agent.json").read_text())
     assert bill["bomFormat"] == "CycloneDX"
     named = {(normal(each["name"]), each["version"]) for each in bill["components"]}
