@@ -10,7 +10,12 @@ QUIET = {"numa_ext:net_share": "quiet", "numa_ext:net_within": "pod"}
 
 
 class Sized(FakeCloud):
-    """Leafs that a group may have as a whole: each is one block."""
+    """Leafs that a group may have as a whole: each is one block::
+
+    train
+    ├─ p00 ── l000 …        leafs_per_pod leafs, hosts_per_leaf hosts each
+    └─ …   ── … l(leafs-1)
+    """
 
     leafs, hosts_per_leaf, leafs_per_pod = 0, 0, 0
 

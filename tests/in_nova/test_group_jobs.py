@@ -26,7 +26,13 @@ QUIET = {"numa_ext:net_share": "quiet", "numa_ext:net_within": "pod"}
 
 
 class GroupJobs(NovaCloud):
-    """A pod of two leafs, each with three hosts: a block of two, and one beside it."""
+    """A pod of two leafs, each with three hosts: a block of two, and one beside it::
+
+    train
+    └─ p00
+       ├─ l000    l000-00 l000-01 l000-02
+       └─ l001    l001-00 l001-01 l001-02
+    """
 
     settle = test_jobs.Jobs.settle
 

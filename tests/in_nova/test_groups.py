@@ -60,7 +60,13 @@ class OnFabric:
 
 
 class Groups(OnFabric, NovaCloud):
-    """A pod of two leafs, each with three hosts: a block of two, and one beside it."""
+    """A pod of two leafs, each with three hosts: a block of two, and one beside it::
+
+    train
+    └─ p00
+       ├─ l000    l000-00 l000-01 l000-02
+       └─ l001    l001-00 l001-01 l001-02
+    """
 
     def setUp(self):
         super().setUp()
@@ -129,7 +135,12 @@ class Groups(OnFabric, NovaCloud):
 
 
 class TwoPods(OnFabric, FakeCloud):
-    """Two pods of two leafs of three hosts; nova, by itself, takes the first pod's."""
+    """Nova, by itself, takes hosts of the first pod::
+
+    train
+    ├─ p00 ── l000, l001    three hosts each
+    └─ p01 ── l002, l003    three hosts each
+    """
 
     def setUp(self):
         super().setUp()

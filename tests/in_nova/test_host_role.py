@@ -34,7 +34,7 @@ ANSWERED = {
 
 
 class HostRole(NovaCloud):
-    """A server of another project runs on the host whose credentials were stolen."""
+    """A server of another project runs on ``h1``, drawn by :class:`.NovaCloud`, whose credentials were stolen."""
 
     def setUp(self):
         super().setUp()

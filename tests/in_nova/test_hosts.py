@@ -8,7 +8,7 @@ from tests.support.filled_placement import FilledPlacement
 
 
 class Providers(NovaCloud):
-    """Nova's own code on one side, our reporter on the other."""
+    """Nova's own code on one side, our reporter on the other; ``h1`` as :class:`.NovaCloud` draws it."""
 
     def setUp(self):
         super().setUp()

@@ -43,5 +43,5 @@ def jobs(cloud: LabCloud) -> Iterator[LabJobs]:
 
 @pytest.fixture
 def h1(running_cloud: LabCloud) -> LabHost:
-    """The first emulated host: that of ``running_cloud`` with the GPUs of a Minsky."""
+    """The first emulated host, as ``running_cloud`` draws it: the one with the GPUs of a Minsky."""
     return running_cloud.hosts["h1"]

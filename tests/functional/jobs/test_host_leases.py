@@ -520,7 +520,11 @@ def test_only_administrators_say_that_a_host_is_off(service, roles):
 
 @pytest.fixture
 def moving(service, placement):
-    """A lease that a server on c1 uses on g1, and g2, which lends another GPU."""
+    """A lease, and another GPU to which it can go::
+
+    c1, the server's host ── rgpu:g1:gpu-a    the lease
+                             rgpu:g2:gpu-a    free
+    """
     found = service.attached()
     PoolReporter(placement.client).sync(pool("g2"))
     service.report("g2")
@@ -682,7 +686,12 @@ def test_a_round_without_leases_that_wait_asks_for_the_time_once(service, monkey
 
 @pytest.fixture
 def two_to_move(service, placement):
-    """Two leases fill g1, a small one of g2 and of g3 stays, and a gold one waits: both have to go."""
+    """A gold lease waits for a whole GPU, for which both leases of g1 have to go::
+
+    rgpu:g1:gpu-a    silver, silver    may be moved
+    rgpu:g2:gpu-a    silver            stays
+    rgpu:g3:gpu-a    silver            stays
+    """
     service.rebalance = RebalanceRules(Rebalancing.ENFORCE, moves_per_minute=2)
     service.start()
     service.placed |= {SERVER: "c1", OTHER: "c1"}
@@ -1201,7 +1210,13 @@ def test_a_server_gets_gpus_of_the_fabrics_of_its_host_only(service):
 
 @pytest.fixture
 def clients(service, placement):
-    """Compute nodes c1 and c2 with NICs of 1000 and 300 MB/s to pools, as their agents publish them."""
+    """Compute nodes with NICs to pools, as their agents publish them::
+
+    c1
+    └─ c1:rgpu    CUSTOM_RGPU_NET_MBPS 1000
+    c2
+    └─ c2:rgpu    CUSTOM_RGPU_NET_MBPS 300
+    """
     found = {}
     for name, mbps in (("c1", 1000), ("c2", 300)):
         root = placement.compute(name)

@@ -94,7 +94,12 @@ WITHOUT = {
 
 @pytest.fixture(scope="module")
 def placement():
-    """A Placement with its own policies, and one host that an agent has published."""
+    """A Placement with its own policies::
+
+    h1                      as :func:`.conftest.reported_compute` draws it, without GPUs of nova's
+    rgpu:g1                 the pool of a host that lends a GPU
+    net:sample, …           the fabric of the sample plan
+    """
     with PlacementWithRoles(policy_file=None) as found:
         FilledPlacement(found.adapter("service")).compute("h1")
         publish(found)

@@ -216,7 +216,11 @@ def test_a_fault_refuses_only_hosts_that_are_enforced(nova_configuration, monkey
 
 @pytest.fixture
 def crowd(nova_configuration, monkeypatch):
-    """Thirty hosts, on four of which there is room; returns what builds an engine, and HostStates with candidates."""
+    """What builds an engine, and HostStates with candidates::
+
+    26 hosts    nearly sold out: free CPUs, but no NUMA node has two
+     4 hosts    with room; of all thirty at most 8 are judged
+    """
     monkeypatch.setattr(fleet, "from_nova", fleet.from_nova)
     cloud = Cloud(HOSTS, 4, 4)
     [flavor] = [flavor for flavor in FLAVORS if flavor.name == "LC one node"]
