@@ -9,6 +9,10 @@ REACHABLE := $(PYTHON) -m tests.reachable
 RALLY := $(or $(NUMA_EXT_LAB),.lab)/rally/venv
 NOVA33 := $(abspath $(or $(NUMA_EXT_LAB),.lab)/nova33)
 
+# The tests start several hundred processes that import the same files: without byte code on the disk each of them
+# compiles them again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help venv cloud test check lint docs lab-up test-unit test-in-nova test-nova33 test-integration test-rotating test-long
 .PHONY: man link sbom config bench test-rally rally rally-long clean distclean
 

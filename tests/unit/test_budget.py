@@ -2,6 +2,7 @@
 """What ``make test`` says of the time that its parts took, and when that is red."""
 
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -128,6 +129,16 @@ def test_folders_fit_into_the_part_that_runs_them() -> None:
     folders = budget.load()["folders"].items()
     added_up = sum(seconds for name, seconds in folders if name.startswith(ran))
     assert added_up <= int(processes) * parts["test-unit"]
+
+
+def test_what_tests_start_is_compiled_once_whatever_the_environment_says() -> None:
+    """A container image often sets it; several hundred processes would each compile the product again."""
+    shown = ["make", "-s", "--eval", "shown: ; @echo $${PYTHONDONTWRITEBYTECODE-unset}", "shown"]
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    found = subprocess.run(
+        shown, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (found.stdout, found.stderr) == ("unset\n", "")
 
 
 def test_every_file_that_is_begun_first_is_there() -> None:
