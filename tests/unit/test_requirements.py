@@ -2,6 +2,7 @@
 """Each wing imports only what its own installation brings, and nothing is installed that nobody imports."""
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Iterator
@@ -72,8 +73,13 @@ def module(distribution: str) -> str:
     return known.get(distribution, distribution.replace("-", "_").replace(".", "_"))
 
 
-def imported(file: Path) -> Iterator[str]:
+@functools.cache
+def imported(file: Path) -> frozenset[str]:
     """Top-level modules that a file imports, those of functions and of type checking, too."""
+    return frozenset(_imported(file))
+
+
+def _imported(file: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)

@@ -262,10 +262,11 @@ def test_many_writers_at_once_lose_nothing(reported_compute, count):
     assert shown["h1:l3_0"][1] == tree.child("h1:l3_0").traits | site
 
 
-def test_fifty_reporters_of_one_host_agree(one_compute):
+@pytest.mark.parametrize("count", [10, pytest.param(50, marks=pytest.mark.long)])
+def test_many_reporters_of_one_host_agree(one_compute, count):
     """More agents than there should ever be: all at once, from nothing."""
     small = dataclasses.replace(TREE, children=TREE.children[-2:])
-    start = threading.Barrier(50)
+    start = threading.Barrier(count)
     failures = []
 
     def report():
@@ -277,7 +278,7 @@ def test_fifty_reporters_of_one_host_agree(one_compute):
             failures.append(error)
             raise
 
-    agents = [threading.Thread(target=report) for _ in range(50)]
+    agents = [threading.Thread(target=report) for _ in range(count)]
     for agent in agents:
         agent.start()
     for agent in agents:
@@ -339,10 +340,16 @@ def test_a_placement_that_restarts_in_the_middle_is_caught_up(one_compute, stop_
     assert one_compute.everything() == as_literal(TREE)
 
 
-@pytest.mark.parametrize("text", ["", "<html>\r\n<p>Sign in</p>", "null", "{}", "[" * 10**5])
-def test_answers_of_another_server_are_one_sentence_and_caught_up(empty_cloud, text):
+@pytest.mark.parametrize(
+    ("text", "stops"),
+    [
+        ("<html>\r\n<p>Sign in</p>", (0, 1, 11, 30)),
+        *[(text, (11,)) for text in ("", "null", "{}", "[" * 10**5)],
+    ],
+)
+def test_answers_of_another_server_are_one_sentence_and_caught_up(empty_cloud, text, stops):
     """A proxy in between answers 200 with a page of its own, to a request that never arrives."""
-    for stop_after in (0, 1, 11, 30):
+    for stop_after in stops:
         name = f"h{stop_after}"
         tree = desired_tree(name, four_nodes(), SETTINGS)
         empty_cloud.compute(name)
@@ -446,14 +453,30 @@ def lasting_cloud():
         yield FilledPlacement(placement.adapter), itertools.count()
 
 
+def from_many(states):
+    """So many random states and trees."""
+    return settings(
+        max_examples=states,
+        deadline=None,
+        phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking would take minutes
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+
+
+@from_many(5)
 @given(before=hosts(), after=hosts(), data=st.data())
-@settings(
-    max_examples=10,
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking would take minutes
-    suppress_health_check=[HealthCheck.too_slow],
-)
 def test_the_reporter_converges_from_any_state_to_any_tree(lasting_cloud, before, after, data):
+    converge(lasting_cloud, before, after, data)
+
+
+@pytest.mark.long
+@from_many(60)
+@given(before=hosts(), after=hosts(), data=st.data())
+def test_the_reporter_converges_from_many_states(lasting_cloud, before, after, data):
+    converge(lasting_cloud, before, after, data)
+
+
+def converge(lasting_cloud, before, after, data):
     cloud, numbers = lasting_cloud
     name = f"n{next(numbers)}"
     root = cloud.compute(name)

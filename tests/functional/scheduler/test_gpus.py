@@ -34,9 +34,14 @@ MINSKY = four_nodes(
 TOPO = {"numa_ext:gpu_policy": "topo"}
 
 
+def device(host, name):
+    """Uuid of the provider of a device."""
+    return str(uuid5(UUID(host.uuid), name))
+
+
 def child(cloud, host, name, *traits, **resources):
     """Add a provider as nova-compute makes it for a device; returns its uuid."""
-    made = str(uuid5(UUID(host.uuid), name))
+    made = device(host, name)
     [(resource, total)] = resources.items()
 
     def write():
@@ -91,14 +96,17 @@ class Minskys:
 
     def add(self, name, *, told=True, **changes):
         host = self.cloud.host(name, agent=False, **changes)
-        self.providers[name] = {
-            address: child(self.cloud, host, address, "COMPUTE_MANAGED_PCI_DEVICE", CUSTOM_GPU=1)
-            for address in ADDRESSES
-        }
+        self.cloud.once(("gpus", host.uuid), lambda: self._devices(host))
+        self.providers[name] = {address: device(host, address) for address in ADDRESSES}
         host.pci_device_pools = pools(self.providers[name])
         self.places |= {uuid: address for address, uuid in self.providers[name].items()}
         if told:
             self.cloud.publish(name, MINSKY)
+
+    def _devices(self, host):
+        """Count the GPUs in Placement, as nova-compute does."""
+        for address in ADDRESSES:
+            child(self.cloud, host, address, "COMPUTE_MANAGED_PCI_DEVICE", CUSTOM_GPU=1)
 
     def job(self, gpus, comm=0, policy="topo", min_utility=0.0, hints=None, **specs):
         """Boot a server; returns its host and its GPUs' positions there."""

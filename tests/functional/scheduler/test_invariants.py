@@ -79,11 +79,29 @@ def decide(views, states, flavor):
     return process.engine().filter(states, request_spec(flavor))
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+def asking(questions):
+    """So many random fleets and flavors."""
+    return settings(
+        max_examples=questions,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
+
+
+@asking(50)
 @given(fleets(), st.sampled_from(FLAVORS))
 def test_no_accepted_host_violates_a_requirement(nova_configuration, fleet, flavor):
+    look_at_accepted(fleet, flavor)
+
+
+@pytest.mark.long
+@asking(1000)
+@given(fleets(), st.sampled_from(FLAVORS))
+def test_no_accepted_host_of_many_fleets_violates_a_requirement(nova_configuration, fleet, flavor):
+    look_at_accepted(fleet, flavor)
+
+
+def look_at_accepted(fleet, flavor):
     views = [view for view, _, known in fleet if known]
     states = [state_of(view, used) for view, used, _ in fleet]
     passed = decide(views, states, flavor)
@@ -98,11 +116,22 @@ def test_no_accepted_host_violates_a_requirement(nova_configuration, fleet, flav
         )
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@asking(35)
 @given(fleets(), st.sampled_from(FLAVORS))
 def test_the_same_question_gets_the_same_answer(nova_configuration, fleet, flavor):
+    ask_twice(fleet, flavor)
+
+
+@pytest.mark.long
+@asking(500)
+@given(fleets(), st.sampled_from(FLAVORS))
+def test_the_same_questions_about_many_fleets_get_the_same_answers(
+    nova_configuration, fleet, flavor
+):
+    ask_twice(fleet, flavor)
+
+
+def ask_twice(fleet, flavor):
     views = [view for view, _, known in fleet if known]
 
     def answer(order):

@@ -253,11 +253,25 @@ def test_no_host_is_no_fault(nova_configuration, flavor):
     assert (judged.passed, judged.refused) == ([], [])
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+def asking(questions):
+    """So many random fleets and requests."""
+    return settings(
+        max_examples=questions,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
+
+
+@asking(40)
 @given(questions())
 def test_a_host_passes_with_its_best_candidate_first_or_says_why_not(nova_configuration, question):
+    check(*question)
+
+
+@pytest.mark.long
+@asking(400)
+@given(questions())
+def test_hosts_of_many_fleets_pass_with_their_best_candidate_first(nova_configuration, question):
     check(*question)
 
 
@@ -290,11 +304,25 @@ def check(states, spec, context):
     assert ((known >= 0) & (known <= 1)).all()
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(host(0), small_guest(3) | guest_topology())
+GUESTS = small_guest(3) | guest_topology()
+
+
+@asking(50)
+@given(host(0), GUESTS)
 def test_a_host_refused_at_first_sight_is_one_that_nova_refuses(nova_configuration, found, guest):
+    compare_with_nova(found, guest)
+
+
+@pytest.mark.long
+@asking(1000)
+@given(host(0), GUESTS)
+def test_a_thousand_hosts_refused_at_first_sight_are_refused_by_nova(
+    nova_configuration, found, guest
+):
+    compare_with_nova(found, guest)
+
+
+def compare_with_nova(found, guest):
     state, _ = found
     assume(state.numa_topology is not None)
     state.allocation_candidates = [{"allocations": {}, "mappings": {}}]

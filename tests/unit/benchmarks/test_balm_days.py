@@ -16,8 +16,8 @@ def _named(case: Case) -> str:
     return f"{case.title}, {case.source}, {case.count}, {case.published:g}, {case.phase:g}"
 
 
-# That source is by default in the tests of a host that says no.
-LONG = {Source.PROMETHEUS_15: [pytest.mark.long]}
+# The first is by default in the tests of a host that says no; the other differs from it by its interval.
+LONG = {source: [pytest.mark.long] for source in (Source.PROMETHEUS_15, Source.PROMETHEUS_60)}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement_traits.errors import InvalidValueError
@@ -71,8 +71,20 @@ def test_what_goes_in_comes_out(views):
         assert not array.flags.writeable
 
 
+@settings(max_examples=30)
 @given(FLEETS, FLEETS, st.data())
 def test_changes_are_as_if_all_had_been_written_anew(before, others, data):
+    compare_with_written_anew(before, others, data)
+
+
+@pytest.mark.long
+@settings(max_examples=1000)
+@given(FLEETS, FLEETS, st.data())
+def test_a_thousand_changes_are_as_if_all_had_been_written_anew(before, others, data):
+    compare_with_written_anew(before, others, data)
+
+
+def compare_with_written_anew(before, others, data):
     arrays = FleetArrays.of(before, version=1)
     roots = [view.root_uuid for view in before]
     changed = {view.root_uuid: view for view in others}

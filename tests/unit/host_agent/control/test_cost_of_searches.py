@@ -319,7 +319,14 @@ class Story:
         return {first: part, second: 512 - part}
 
 
-@pytest.mark.parametrize(("seed", "at_once"), [(0, 16), (1, 16), (2, 16), (0, 1), (1, 2)])
+@pytest.mark.parametrize(
+    ("seed", "at_once"),
+    [
+        (0, 16),
+        (0, 1),
+        *[pytest.param(*one, marks=pytest.mark.long) for one in ((1, 16), (2, 16), (1, 2))],
+    ],
+)
 def test_what_is_spared_changes_no_decision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, at_once: int
 ) -> None:

@@ -559,11 +559,22 @@ def _worlds(draw: st.DrawFn) -> Host:
     return Host(lcs, bes, plant, how, levels=levels, nodes=nodes)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(_worlds())
 def test_no_lc_server_is_left_red_while_a_noticeable_be_server_is_above_its_minimum(
     host: Host,
 ) -> None:
+    _comes_to_an_end(host)
+
+
+@pytest.mark.long
+@settings(max_examples=1000, deadline=None)
+@given(_worlds())
+def test_in_a_thousand_worlds_no_lc_server_is_left_red(host: Host) -> None:
+    _comes_to_an_end(host)
+
+
+def _comes_to_an_end(host: Host) -> None:
     """Unless the action was tried and shown without effect, then released and reported. And every search ends."""
     free_levels = {*host.levels, 100}
     for _ in range(3000):
@@ -590,11 +601,27 @@ def test_no_lc_server_is_left_red_while_a_noticeable_be_server_is_above_its_mini
                 assert level == host.levels[0] or uuid in released, (uuid, level, host.events)
 
 
-@settings(max_examples=60, deadline=None)
-@given(_worlds(), st.lists(st.integers(0, 3), min_size=60, max_size=60), st.data())
+_COLOURS = st.lists(st.integers(0, 3), min_size=60, max_size=60)
+
+
+@settings(max_examples=20, deadline=None)
+@given(_worlds(), _COLOURS, st.data())
 def test_no_sequence_of_colours_arrivals_and_departures_upsets_it(
     host: Host, colours: list[int], data: st.DataObject
 ) -> None:
+    _go_through(host, colours, data)
+
+
+@pytest.mark.long
+@settings(max_examples=500, deadline=None)
+@given(_worlds(), _COLOURS, st.data())
+def test_many_sequences_of_colours_arrivals_and_departures_do_not_upset_it(
+    host: Host, colours: list[int], data: st.DataObject
+) -> None:
+    _go_through(host, colours, data)
+
+
+def _go_through(host: Host, colours: list[int], data: st.DataObject) -> None:
     spare = dict(host.bes)
     seen = {"now": 1}
     host.plant = lambda found: dict.fromkeys(host.lcs, (None, 0.5, 0.97, 1.5)[seen["now"]])
