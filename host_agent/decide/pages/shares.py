@@ -188,15 +188,11 @@ def _search(
         against = f"no calibration for nodes {sorted(workers)}"
         used = Reason(Term.MEMORY_POLICY_USED, MemoryPolicy.BWAP_UNIFORM, against)
     beside_lc = bool(inputs.critical)
-    search = bwap.BwapSearch(canonical, workers, co_scheduled=beside_lc)
     was = known.search
-    if was is not None and (dict(was.canonical), was.workers, was.co_scheduled) == (
-        dict(canonical),
-        workers,
-        beside_lc,
-    ):
+    same = was is not None and (was.workers, was.co_scheduled) == (workers, beside_lc)
+    if was and same and (was.canonical is canonical or dict(was.canonical) == dict(canonical)):
         return was, (used, *known.search_reasons[1:])
-    return search, (used,)
+    return bwap.BwapSearch(canonical, workers, co_scheduled=beside_lc), (used,)
 
 
 def _fitted(
