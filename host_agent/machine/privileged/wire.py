@@ -23,7 +23,7 @@ def encode(value: Any) -> Any:
 
     :raises InvalidValueError: it is of a kind that does not travel
     """
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _PLAIN or _as_it_is(kind):
         return value
     if kind in (tuple, list):
@@ -93,10 +93,10 @@ def _class(shape: Any) -> Callable[[Any], Any]:
     if issubclass(shape, Enum):
         known: Callable[[Any], Any] = shape
         return known
-    hints = get_type_hints(shape)
+    hints, make = get_type_hints(shape), shape
     if is_dataclass(shape):
         names = [field.name for field in fields(shape)]
-        return _record(lambda values: shape(*values), [hints[name] for name in names])
+        return _record(lambda values: make(*values), [hints[name] for name in names])
     return _record(partial(tuple.__new__, shape), [hints[name] for name in shape._fields])
 
 

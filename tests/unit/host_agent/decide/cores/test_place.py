@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.conf.memory import MemoryOptions
 from host_agent.conf.options import Options
-from host_agent.decide.cores import choose
+from host_agent.decide.cores import choose, ranking
 from host_agent.decide.cores.placement import Placed, decide, place
 from host_agent.model.assignment import Decision, Guest, Observation
 from host_agent.model.process import Process, RamRange
@@ -138,7 +138,7 @@ def test_only_servers_whose_pages_moved_are_ranked_again(monkeypatch: pytest.Mon
     """Before, the pages of one server made the decision a new one for all."""
     now, known, last = many()
     ranked: list[str] = []
-    rank = choose.rank
+    rank = ranking.rank
 
     def counted(occupancy: object, server: object, *more: object) -> object:
         ranked.append(server.name)  # type: ignore[attr-defined]
