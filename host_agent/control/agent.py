@@ -18,7 +18,7 @@ from host_agent.conf.options import Options
 from host_agent.control import home_nodes_store
 from host_agent.control.pipeline import Refiners
 from host_agent.control.rollout import Rollout
-from host_agent.decide.cores.placement import Placed, place
+from host_agent.decide.cores.placement import CoarseDecision, place
 from host_agent.decide.cores.standing import Standing, standing
 from host_agent.machine.libvirt import AgentEndsError, DomainSource
 from host_agent.model.assignment import Decision, Observation
@@ -134,7 +134,7 @@ class Agent:
         self._writer = BestEffortWriter("state", files.lost)
         self._libvirt_lost = False
         self._standing: Standing | None = None
-        self._placed: Placed | None = None
+        self._placed: CoarseDecision | None = None
         self._coarse: Decision | None = None
         self._touched: frozenset[str] = frozenset()
         self._listener_problems: dict[str, str] = {}

@@ -42,7 +42,7 @@ _Question = tuple[tuple[int, ...], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CoarsePart:
     """One floating server's part of a decision.
 
     :param ram: its memory then
@@ -57,7 +57,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class CoarseDecision:
     """A decision, and what the next one may keep of it.
 
     :param observation: what it was made for
@@ -71,7 +71,7 @@ class Placed:
     home_nodes: HomeNodes
     options: Options
     layout: CoreLayout
-    parts: Mapping[str, Part]
+    parts: Mapping[str, CoarsePart]
 
     @property
     def bound(self) -> dict[str, Assignment]:
@@ -80,7 +80,7 @@ class Placed:
 
     def alike(
         self, observation: Observation, home_nodes: HomeNodes, options: Options
-    ) -> "Placed | None":
+    ) -> "CoarseDecision | None":
         """Return itself where another decision differs by memory at most, of the host or of servers."""
         before = self.observation
         same = (
@@ -117,8 +117,8 @@ class _Host:
     room: Room
     occupancy: Occupancy
     bound: Mapping[str, Assignment]
-    last: Mapping[str, Part]
-    parts: dict[str, Part] = field(default_factory=dict)
+    last: Mapping[str, CoarsePart]
+    parts: dict[str, CoarsePart] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -150,8 +150,8 @@ def place(
     observation: Observation,
     home_nodes: HomeNodes,
     options: Options,
-    last: Placed | None = None,
-) -> Placed:
+    last: CoarseDecision | None = None,
+) -> CoarseDecision:
     """Decide where all managed servers shall be.
 
     :param observation: the host now
@@ -182,11 +182,16 @@ def place(
     decision = Decision(tuple(assignments), unplaced)
     if known is not None and known.decision == decision:
         decision = known.decision
-    return Placed(decision, observation, home_nodes, options, host.occupancy.layout, host.parts)
+    return CoarseDecision(
+        decision, observation, home_nodes, options, host.occupancy.layout, host.parts
+    )
 
 
 def _host(
-    observation: Observation, managed: Sequence[Guest], options: Options, known: Placed | None
+    observation: Observation,
+    managed: Sequence[Guest],
+    options: Options,
+    known: CoarseDecision | None,
 ) -> _Host:
     topology = observation.topology
     lc_l3 = {
@@ -321,7 +326,7 @@ def _held_mb(guest: Guest) -> int:
     return max(1, int(sum(guest.resident_mb.values())))
 
 
-def _stays(host: _Host, guest: Guest, part: Part) -> bool:
+def _stays(host: _Host, guest: Guest, part: CoarsePart) -> bool:
     """Tell whether the same slot would be chosen again, with all other servers where they were."""
     if part.ram != guest.ram:
         return False
@@ -332,7 +337,7 @@ def _stays(host: _Host, guest: Guest, part: Part) -> bool:
     )
 
 
-def _chosen(host: _Host, guest: Guest, home: tuple[int, ...]) -> Part:
+def _chosen(host: _Host, guest: Guest, home: tuple[int, ...]) -> CoarsePart:
     """Choose a slot; what the memory's shares are is still to be seen."""
     domain, request = guest.workload.domain, _request(guest)
     server = replace(host.occupancy.servers[guest.uuid], memory_mb=_held_mb(guest))
@@ -366,7 +371,7 @@ def _chosen(host: _Host, guest: Guest, home: tuple[int, ...]) -> Part:
             reasons_of(partition, request, host.levels),
         ),
     )
-    return Part(guest.ram, asked.answers, slot, assignment)
+    return CoarsePart(guest.ram, asked.answers, slot, assignment)
 
 
 def _memory(

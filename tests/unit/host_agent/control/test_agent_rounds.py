@@ -33,7 +33,7 @@ from host_agent.control.takeover import Takeover
 from host_agent.decide.cores import placement
 from host_agent.machine.libvirt import AgentEndsError, ListedDomain
 from host_agent.machine.privileged.seam import read_only
-from host_agent.model.assignment import Decision, Observation
+from host_agent.model.assignment import Observation
 from host_agent.model.journal import Entry, Result
 from host_agent.model.partition import PartitionReport, Write, WriteKind
 from host_agent.model.process import MoveReport, RamRange
@@ -250,11 +250,11 @@ def decided(monkeypatch: pytest.MonkeyPatch) -> list[Observation]:
     """The looks that decisions were made for."""
     made: list[Observation] = []
 
-    def decide(observation: Observation, *more: Any) -> Decision:
+    def place(observation: Observation, *more: Any) -> placement.CoarseDecision:
         made.append(observation)
-        return placement.decide(observation, *more)
+        return placement.place(observation, *more)
 
-    monkeypatch.setattr("host_agent.control.agent.decide", decide)
+    monkeypatch.setattr("host_agent.control.agent.place", place)
     return made
 
 

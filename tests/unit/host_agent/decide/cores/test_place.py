@@ -12,7 +12,7 @@ from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.conf.memory import MemoryOptions
 from host_agent.conf.options import Options
 from host_agent.decide.cores import choose, ranking
-from host_agent.decide.cores.placement import Placed, decide, place
+from host_agent.decide.cores.placement import CoarseDecision, decide, place
 from host_agent.model.assignment import Decision, Guest, Observation
 from host_agent.model.process import Process, RamRange
 from host_agent.model.workload import Activity, parse
@@ -121,7 +121,7 @@ def test_a_decision_after_another_is_the_same_as_a_new_one(
         assert last.decision == decide(now, known, OPTIONS)
 
 
-def many() -> tuple[Observation, dict[str, tuple[int, ...]], Placed]:
+def many() -> tuple[Observation, dict[str, tuple[int, ...]], CoarseDecision]:
     """Forty servers at home, two of them latency-critical."""
     drawn = {"kind": "sheep", "policy": MemoryPolicy.LOCAL, "vcpus": 2}
     guests = [
