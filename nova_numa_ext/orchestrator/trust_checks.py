@@ -35,7 +35,7 @@ class TrustChecks:
         self._clock = clock
         self._jobs_s: dict[str, float] = {}
         self._users_s: dict[_Owner, float] = {}
-        self._doubted: dict[_Owner, set[str]] = {}
+        self._suspected: dict[_Owner, set[str]] = {}
         self._users_next_s = -inf
 
     def due(self, waiting: Collection[StoredJob], active: Iterable[StoredJob]) -> list[StoredJob]:
@@ -47,7 +47,7 @@ class TrustChecks:
             by_owner.setdefault((job.user, job.project), []).append(job)
         found = {job.uuid: job for job in self._at_their_interval(waiting, now_s)}
         found |= {job.uuid: job for job in self._of_users(by_owner, now_s)}
-        found |= {job.uuid: job for job in self._of_doubtful(by_owner)}
+        found |= {job.uuid: job for job in self._of_suspects(by_owner)}
         self._jobs_s |= dict.fromkeys(found.keys() & self._jobs_s.keys(), now_s)
         return [*found.values()]
 
@@ -79,13 +79,13 @@ class TrustChecks:
             good = [job for job in by_owner[owner] if job.trust_lost_at is None]
             yield from good[:1]
 
-    def _of_doubtful(self, by_owner: Mapping[_Owner, list[StoredJob]]) -> Iterable[StoredJob]:
+    def _of_suspects(self, by_owner: Mapping[_Owner, list[StoredJob]]) -> Iterable[StoredJob]:
         """Yield all jobs of users of whom Keystone has refused one, each of them once."""
-        known, self._doubted = self._doubted, {}
+        known, self._suspected = self._suspected, {}
         for owner, jobs in by_owner.items():
             if any(job.trust_lost_at is not None for job in jobs):
                 asked = known.get(owner, set())
-                self._doubted[owner] = {job.uuid for job in jobs}
+                self._suspected[owner] = {job.uuid for job in jobs}
                 yield from (
                     job for job in jobs if job.trust_lost_at is None and job.uuid not in asked
                 )
