@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -301,6 +301,10 @@ class LabCloud:
         made = json.loads(self.openstack(*words, "-f", "json").stdout)
         self._made.append(made["id"])
         return Server(made["id"], name, flavor)
+
+    def adopt(self, servers: Iterable[str]) -> None:
+        """Let servers that one request has made besides end with the test, too."""
+        self._made = list(dict.fromkeys((*self._made, *servers)))
 
     def placed(self, server: Server) -> Server:
         """Wait until a server has its host, CPUs and devices; it need not run yet."""
