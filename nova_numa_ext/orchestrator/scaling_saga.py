@@ -187,7 +187,7 @@ class ScalingSaga:
         return self.seen(group).fleet()
 
     def lacking(self, group: StoredScaling) -> str:
-        """See :meth:`.scaling_actuator.Actuator.lacking`. Where nobody answers nova is asked, and says why."""
+        """See :meth:`.scaling_actuator.Actuator.lacking`. Where no answer comes nova is asked, and says why."""
         if self._room is None or not isinstance(group.template, MemberTemplate):
             return ""
         try:

@@ -29,9 +29,9 @@ def ensure(settings: Settings, progress: Progress) -> Path:
     shutil.rmtree(draft, ignore_errors=True)
     with progress.step("installing what fits models of elastic groups with pip", log):
         environment = os.environ | {"PIP_CACHE_DIR": f"{settings.cache}/pip"}
-        wanted = requirements(settings.checkout / "setup.cfg")
+        required = requirements(settings.checkout / "setup.cfg")
         words = (str(settings.python), "-m", "pip", "--disable-pip-version-check", "install")
-        run_logged("pip", [*words, "--target", draft, *wanted], log, environment=environment)
+        run_logged("pip", [*words, "--target", draft, *required], log, environment=environment)
         draft.rename(folder)
     return folder
 
