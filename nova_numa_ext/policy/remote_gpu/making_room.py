@@ -2,8 +2,8 @@
 """Which running leases move to other GPUs so that leases that wait have room.
 
 *Consolidation* of Prades 2021, section 7.6.1, by what is allocated: that needs no sensor of GPUs. Nothing is moved but
-for a lease that waits, and only where that then has all of its GPUs. How busy GPUs are is not known here, and neither
-how fast they are, so no lease moves to balance load or to be faster: :mod:`.rebalance` has these policies.
+for a lease that waits, and only where that then has all of its GPUs. How busy GPUs are does not count here: by that
+:mod:`.by_use` moves leases, while none waits.
 
 For each GPU that a gang lacks, one is looked for off which a few leases can go, such that it then has room. Those off
 which the fewest have to go come first, then those off which the least memory goes. A lease may move whose owner allows
@@ -37,6 +37,14 @@ class Rebalancing(StrEnum):
     ENFORCE = "enforce"
 
 
+class UsePolicy(StrEnum):
+    """By which policy of :mod:`.by_use` leases move while none waits."""
+
+    NONE = "none"
+    CONSOLIDATE = "consolidate"
+    BALANCE = "balance"
+
+
 @dataclass(frozen=True, slots=True)
 class RebalanceRules:
     """By what leases are moved.
@@ -44,11 +52,15 @@ class RebalanceRules:
     :param mode: whether they are
     :param moves_per_minute: of all leases together, those that move included
     :param cool_down_s: seconds after a move in which a lease is not moved again
+    :param by_use: by which policy, while none waits
+    :param cold: part of the time in which a GPU is busy, below which *consolidate* empties it
     """
 
     mode: Rebalancing = Rebalancing.OFF
     moves_per_minute: int = 2
     cool_down_s: float = 3600.0
+    by_use: UsePolicy = UsePolicy.NONE
+    cold: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +117,7 @@ def room_by_moves(
     :param others: GPUs that are kept for other gangs
     :param most: moves
     """
-    trial = _Trial(tuple(found), tuple(found), {}, frozenset())
+    trial = MovesTrial.of(found)
     for count in range(1, gang.count + 1):
         part = replace(gang, count=count)
         if places(trial.after, part, others, _mbps_left(part)) is not None:
@@ -120,11 +132,12 @@ def room_by_moves(
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
+class MovesTrial:
     """Moves that are being planned.
 
     :param now: pools while all leases move: what they leave is not free yet
     :param after: pools when all have gone
+    :param moves: lease -> the GPU it goes to
     :param emptied: GPUs off which leases go
     """
 
@@ -133,9 +146,14 @@ class _Trial:
     moves: Mapping[str, ChosenGpu]
     emptied: frozenset[str]
 
+    @classmethod
+    def of(cls, found: Sequence[Pool]) -> "MovesTrial":
+        """Return one in which nothing moves yet."""
+        return cls(tuple(found), tuple(found), {}, frozenset())
+
     def with_move(
         self, lease: SettledLease, need: LeaseGang, kept: Collection[str]
-    ) -> "_Trial | None":
+    ) -> "MovesTrial | None":
         """Return what is so when one more lease goes, None where it has nowhere to go."""
         # What it needs at both ends, such as the same NIC of its client, it holds once.
         free = pools.counted(self.now, lease.amounts, released=True)
@@ -143,7 +161,7 @@ class _Trial:
         if found is None:
             return None
         held = need.held(found[0])
-        return _Trial(
+        return MovesTrial(
             pools.counted(pools.counted(free, held), less(lease.amounts, held)),
             pools.counted(pools.counted(self.after, lease.amounts, released=True), held),
             {**self.moves, lease.uuid: found[0]},
@@ -153,13 +171,13 @@ class _Trial:
 
 def _one_more(
     gang: LeaseGang,
-    trial: _Trial,
+    trial: MovesTrial,
     settled: Sequence[SettledLease],
     asked: Callable[[str], LeaseGang],
     *,
     others: set[str],
     most: int,
-) -> _Trial | None:
+) -> MovesTrial | None:
     """Return what is so when leases have gone off another GPU, such that a gang has one more; None where none can."""
     of_gpus: dict[str, list[SettledLease]] = {}
     for each in settled:
@@ -179,7 +197,7 @@ def _one_more(
         looked_at.add(gpu)
         if len(looked_at) > MOST_GPUS:
             return None
-        found: _Trial | None = trial
+        found: MovesTrial | None = trial
         for each in leases:
             if found is not None:
                 found = found.with_move(each, asked(each.uuid), others | trial.emptied | {gpu})

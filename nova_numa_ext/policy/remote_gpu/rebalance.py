@@ -46,6 +46,7 @@ class RunningLease:
     :param architectures: GPUs that it has code for; None: any, it is compiled when it starts (PTX)
     :param lacks_mb: memory that it has asked for beyond what its GPU had left, MiB
     :param movable: its transport can move it, and its owner allows it
+    :param reaches: GPUs that its server can use; None: any
     """
 
     uuid: str
@@ -57,6 +58,7 @@ class RunningLease:
     architectures: frozenset[str] | None = None
     lacks_mb: int = 0
     movable: bool = True
+    reaches: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,8 @@ class _Pool:
 
     def takes(self, gpu: str, lease: RunningLease) -> bool:
         """Return whether a lease may go to a GPU, its utilisation left aside."""
-        fits = lease.gpu != gpu and self.room(gpu).fits(_asked(lease))
+        reached = lease.reaches is None or gpu in lease.reaches
+        fits = lease.gpu != gpu and reached and self.room(gpu).fits(_asked(lease))
         runs_on = lease.architectures
         return fits and (runs_on is None or self.gpus[gpu].architecture in runs_on)
 
