@@ -35,6 +35,7 @@ from host_agent.remote_gpu.link_files import LinkFiles, LinkPaths
 from host_agent.remote_gpu.processes import LeaseBounds, LeaseCommand, LeaseProcesses
 from host_agent.remote_gpu.publishing import Publishing
 from host_agent.remote_gpu.turns import HttpAnswer, LeaseTurns, Request, pause_s
+from host_agent.remote_gpu.use import UseMeter
 from host_agent.report.clients import make_adapter
 from host_agent.transports.registry import Transports
 from host_agent.transports.transport import RemoteGpuTransport
@@ -136,7 +137,8 @@ def _processes(options: RemoteGpuOptions, run: Path, pool: LentPool) -> LeasePro
         None if by is None else options.link,
         LeaseBounds(options.tasks_per_lease, options.folder_mb_per_lease),
     )
-    return LeaseProcesses(run, command, apart(options, run), by)
+    meter = UseMeter(options.use_window_s)
+    return LeaseProcesses(run, command, apart(options, run), by, meter)
 
 
 def lent(options: RemoteGpuOptions, host: str) -> LentPool:

@@ -193,6 +193,15 @@ class RemoteGpuOptions(Section):
         "host that is silent counts as gone",
     )
 
+    use_window_s: float = option(
+        300.0,
+        "Seconds over which it is counted how busy a lease keeps its GPU, where the transport can tell. The job "
+        "service may move leases by that; of one that has run for less it is not known.",
+        minimum=10.0,
+        change="leases work in bursts that are longer (raise), or it is to be tried out (lower)",
+        leave="nothing is moved by use",
+    )
+
     def check(self) -> None:
         """See :meth:`Section.check`."""
         if self.transport == FAKE and not self.trying_out:

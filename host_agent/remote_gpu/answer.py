@@ -96,11 +96,14 @@ class LeaseReport:
     :param serves: lease -> epoch and address of its process
     :param ended: lease -> epoch since which none runs
     :param servers: that run here; None: that is not known now
+    :param busy: lease -> part of the time in which it kept its GPU busy, of those of which it is known. It changes all
+        the time, and is no reason to report
     """
 
     serves: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     ended: Mapping[str, int] = field(default_factory=dict)
     servers: RunningServers | None = RunningServers()
+    busy: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     def body(self, asked: LeaseAnswer | None = None) -> dict[str, Any]:
         """Return it as the service takes it.
@@ -109,6 +112,7 @@ class LeaseReport:
         """
         serves = [
             {"id": lease, "epoch": epoch, "address": address}
+            | ({"busy": round(self.busy[lease], 3)} if lease in self.busy else {})
             for lease, (epoch, address) in sorted(self.serves.items())
         ]
         ended = [{"id": lease, "epoch": epoch} for lease, epoch in sorted(self.ended.items())]

@@ -68,6 +68,10 @@ class GpuHost:
         runs = self._processes.running() | self._in_hand.keys()
         return serves, ended | {each.id: each.epoch for each in answer.ends if each.id not in runs}
 
+    def used(self) -> dict[str, float]:
+        """Return the part of the time in which leases kept their GPUs busy, of those of which it is known."""
+        return self._processes.used()
+
     def _served(self, asked: ServedLease, gateway: Gateway) -> tuple[int, str]:
         """Have a lease served at its epoch; return that and where.
 

@@ -8,7 +8,8 @@
 Started by :mod:`.processes`; all of it in namespaces of its own (:mod:`.isolation`) where it is given a control group.
 The sockets are made before, in the host's network, and taken along. Where it is given the link's program, a gateway
 takes the clients, else it does itself, unencrypted. By the Unix socket CONTROL, on which it listens once its server
-serves, it learns which epoch counts, one JSON object a line, each answered with ``{"epoch": E, "address": A}``::
+serves, it learns which epoch counts, one JSON object a line, each answered with ``{"epoch": E, "address": A}``, and
+with ``"busy_s"`` where its transport can tell (:class:`~host_agent.transports.transport.UseSensor`)::
 
     {"epoch": 3, "client": HOST, "mbps": N}   serve epoch 3 to that host; clients of others are cut before the answer
     {"pki": {"ca": PEM, ...}}                 let these certificates count; the answer has the digest of those that
@@ -41,7 +42,7 @@ from host_agent.remote_gpu.clients import LOCAL, Clients
 from host_agent.remote_gpu.link_clients import LinkClients
 from host_agent.remote_gpu.plain_clients import PlainClients
 from host_agent.transports.registry import Transports
-from host_agent.transports.transport import GpuServer, ServerCommand
+from host_agent.transports.transport import GpuServer, ServerCommand, UseSensor
 from host_agent.util.parent import die_with_parent
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
 
@@ -59,12 +60,22 @@ class LeaseServer:
     :param ports: of the server, on 127.0.0.1
     :param clients: leads them to it
     :param apart: it is in a control group of its own, by which its end is seen
+    :param sensor: tells how busy it keeps its GPU; None: nothing does
     """
 
-    def __init__(self, ports: Sequence[int], clients: Clients, *, apart: bool) -> None:
+    def __init__(
+        self,
+        ports: Sequence[int],
+        clients: Clients,
+        *,
+        apart: bool,
+        sensor: UseSensor | None = None,
+    ) -> None:
         self._ports = ports
         self._clients = clients
         self._apart = apart
+        self._sensor = sensor
+        self._pid = 0
         self._address = ""
         self._asked_to_end = asyncio.Event()
         self._has_ended = asyncio.Event()
@@ -89,6 +100,7 @@ class LeaseServer:
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
+        self._pid = server.pid
         ends = asyncio.create_task(server.wait())
         asked = asyncio.create_task(self._asked_to_end.wait())
         closed: asyncio.Task[None] | None = None
@@ -158,7 +170,9 @@ class LeaseServer:
             await self._clients.cut()
             await self._has_ended.wait()
             return {"address": self._address}
-        return {**await self._clients.obey(asked), "address": self._address}
+        busy_s = None if self._sensor is None else self._sensor.busy_s(self._pid)
+        used = {} if busy_s is None else {"busy_s": busy_s}
+        return {**await self._clients.obey(asked), **used, "address": self._address}
 
 
 async def _succeeds(command: ServerCommand, limit_s: float) -> bool:
@@ -298,9 +312,9 @@ def _serve(given: argparse.Namespace) -> int:
         clients: Clients = PlainClients(ports)
         if given.link is not None:
             clients = LinkClients(given.link, given.control.stem, ports)
-        return asyncio.run(
-            LeaseServer(ports, clients, apart=given.group is not None).run(command, lock, sockets)
-        )
+        sensor = transport if isinstance(transport, UseSensor) else None
+        server = LeaseServer(ports, clients, apart=given.group is not None, sensor=sensor)
+        return asyncio.run(server.run(command, lock, sockets))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -33,6 +33,7 @@ from host_agent.remote_gpu.groups import LeaseGroups
 from host_agent.remote_gpu.hung import kill_listener
 from host_agent.remote_gpu.lease_process import STARTS_S
 from host_agent.remote_gpu.link_files import LinkFiles
+from host_agent.remote_gpu.use import UseMeter
 from host_agent.util.trees import remove_tree
 from placement_traits.command_line import SAFE_FOLDER, module
 from placement_traits.errors import ServiceUnavailableError
@@ -123,6 +124,7 @@ class LeaseProcesses:
     :param command: how one is started
     :param groups: of those that are kept apart; None: they are not
     :param certificates: by which their gateways know doormen; None: they have no gateways
+    :param meter: of what they use
     """
 
     def __init__(
@@ -131,11 +133,13 @@ class LeaseProcesses:
         command: CommandOf,
         groups: LeaseGroups | None = None,
         certificates: LinkFiles | None = None,
+        meter: UseMeter | None = None,
     ) -> None:
         self._folder = folder = folder.absolute()
         self._command = command
         self._groups = groups
         self._certificates = certificates
+        self._meter = meter or UseMeter()
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._silent_since_s: dict[str, float] = {}
         self._reported: dict[str, tuple[str, str]] = {}
@@ -145,6 +149,10 @@ class LeaseProcesses:
         """Return the leases of which a process may run."""
         found = (each for each in self._folder.iterdir() if each.suffix in _OF_PROCESSES)
         return frozenset(each.stem for each in found)
+
+    def used(self) -> dict[str, float]:
+        """Return the part of the time in which leases kept their GPUs busy, of those of which it is known."""
+        return self._meter.shares()
 
     def start(self, asked: ServedLease) -> None:
         """Start a process for a lease where none runs; it serves no epoch yet.
@@ -172,6 +180,7 @@ class LeaseProcesses:
         if found is None:
             self._end_rest(lease)
             raise LeaseProcessGoneError(lease, epoch)
+        self._meter.note(lease, found.get("busy_s"))
         return int(found["epoch"]), str(found["address"])
 
     def _handed(
@@ -311,6 +320,7 @@ class LeaseProcesses:
         self._wait(lease)
         self._await_lock(lease)
         self._silent_since_s.pop(lease, None)
+        self._meter.forget(lease)
 
     def _await_lock(self, lease: str) -> None:
         lock = self._kept(lease, ".lock")

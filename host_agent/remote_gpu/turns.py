@@ -148,7 +148,7 @@ class LeaseTurns:
 
     def _obeyed(self) -> LeaseReport:
         serves, ended = self._gpu_host.obey(self.answer)
-        return LeaseReport(serves, ended, self._running())
+        return LeaseReport(serves, ended, self._running(), self._gpu_host.used())
 
     def _running(self) -> RunningServers | None:
         try:

@@ -13,5 +13,8 @@
 ``declared``   any other, by the templates of a file (samples in etc/numa-host-agent/transports)
 ``registry``   by name; other distributions provide theirs as entry points
 
+A transport that can tell how busy a lease keeps its GPU is a ``UseSensor``, too: ``fake`` is one, by the processor time
+of its echo; one that a file declares is none; what other distributions provide may be.
+
 A transport starts nothing: :mod:`host_agent.remote_gpu.lease_process` does, by the commands from here.
 """

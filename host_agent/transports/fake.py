@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transport ``fake``: no GPU, an echo in its place, to try the control plane."""
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,15 @@ class FakeTransport:
         environment = {"HOME": str(server.folder), "FAKE_GPU": server.gpu}
         argv = (sys.executable, "-I", "-S", _ECHO, str(server.port))
         return ServerCommand(argv, environment, server.folder)
+
+    def busy_s(self, server: int) -> float | None:
+        """The processor time of the echo, which is busy with nothing else: utime and stime of proc_pid_stat(5)."""
+        try:
+            text = Path(f"/proc/{server}/stat").read_text()
+        except FileNotFoundError:
+            return None
+        user, system = text.rpartition(") ")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def guest_environment(
         self, gpus: Sequence[AttachedGpu], virtual_per_gpu: int = 1

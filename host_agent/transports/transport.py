@@ -4,7 +4,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import RemoteGpuApi
@@ -121,6 +121,20 @@ class RemoteGpuTransport(Protocol):
         :param gpus: of the leases of one guest that this transport carries, in a lasting order; at least one
         :param virtual_per_gpu: as how many devices each of them appears (``numa_ext:remote_gpu_vgpus_per_gpu``)
         :raises InvalidValueError: no GPU, or more devices than a guest may have
+        """
+        ...
+
+
+@runtime_checkable
+class UseSensor(Protocol):
+    """A transport that can tell how long a lease has kept its GPU busy; not every one can, and none has to."""
+
+    def busy_s(self, server: int) -> float | None:
+        """Return the seconds in which the GPU worked for a lease, since the start of its server; None: not known now.
+
+        It is asked where the server is, in its namespaces, every few seconds, and has to answer at once.
+
+        :param server: number of the server's process
         """
         ...
 

@@ -14,7 +14,7 @@ from nova_numa_ext.policy.jobs.host_aspects import PlannerSettings
 from nova_numa_ext.policy.jobs.limits import SECTION
 from nova_numa_ext.policy.jobs.queue_settings import QueueSettings
 from nova_numa_ext.policy.remote_gpu.choosing import Unmet
-from nova_numa_ext.policy.remote_gpu.making_room import Rebalancing
+from nova_numa_ext.policy.remote_gpu.making_room import Rebalancing, UsePolicy
 from placement_traits import oslo_options
 from placement_traits.errors import InvalidValueError
 from placement_traits.options import HostAddress, Port, Section, option, part
@@ -147,6 +147,24 @@ class EngineOptions(Section):
         minimum=0.0,
         change="servers do not mind being cut off (lower)",
         leave="a lease should not be moved more than once an hour",
+    )
+    remote_gpu_by_use: UsePolicy = option(
+        UsePolicy.NONE,
+        "By which policy leases move while none waits, where ``remote_gpu_rebalance`` is not ``off`` (``observe``: "
+        "what would move is logged). It counts how busy leases have kept their GPUs, where hosts report that. "
+        "``consolidate``: GPUs that are used less than ``remote_gpu_cold`` are emptied, onto others; ``balance``: one "
+        "of several leases of a busy GPU goes to an idle one; ``none``: nothing is moved by use.",
+        change="GPUs without leases are turned off (consolidate), or leases slow each other down while others idle "
+        "(balance); observe first",
+        leave="no transport tells how busy a GPU is",
+    )
+    remote_gpu_cold: float = option(
+        0.5,
+        "Part of the time in which a GPU is busy, below which ``consolidate`` empties it.",
+        minimum=0.0,
+        maximum=1.0,
+        change="leases that move to a shared GPU get too slow (lower)",
+        leave="they do not",
     )
     remote_gpu_flavors: FlavorSource = option(
         FlavorSource.HOSTS,

@@ -521,6 +521,8 @@ def _lease_rounds(
             options.remote_gpu_rebalance,
             options.remote_gpu_moves_per_minute,
             options.remote_gpu_cool_down_s,
+            options.remote_gpu_by_use,
+            options.remote_gpu_cold,
         ),
     )
     return LeaseRounds(stored, services.claims, services.pools, reported, rules)

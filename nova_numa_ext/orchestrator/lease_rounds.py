@@ -20,7 +20,8 @@ these have waited, then by the time of submission. Those of a job that is held a
 cancelled are released, whatever their state, and those of one that has waited too long. Leases of one gang, as those
 that the flavor of a server asks for, are of different GPUs, chosen in one transaction and claimed in one request.
 
-Where that is asked for, leases that run go to other GPUs, to make room for one that waits: :mod:`.lease_rebalance`.
+Where that is asked for, leases that run go to other GPUs: to make room for one that waits (:mod:`.lease_rebalance`),
+or, while none waits, by how busy their GPUs are (:mod:`.lease_use`).
 
 Beside it, each claim of a lease on a pool is compared with the rows. One of which no lease that lives knows in two
 looks is released, under the generation that was read: an answer came late. A held lease whose claim is gone, by an
@@ -39,6 +40,7 @@ from typing import Final
 from nova_numa_ext.orchestrator.lease_moves import LeaseMoves
 from nova_numa_ext.orchestrator.lease_rebalance import LeaseRebalance, RoomRound
 from nova_numa_ext.orchestrator.lease_steps import Silence, next_step
+from nova_numa_ext.orchestrator.lease_use import UseRebalance
 from nova_numa_ext.orchestrator.lease_wires import LeaseWires
 from nova_numa_ext.orchestrator.server_requests import NO_SERVERS, LeaseRules, ServerRequests
 from nova_numa_ext.orchestrator.store.actor import Actor
@@ -105,6 +107,7 @@ class LeaseRounds:
         self._requests = ServerRequests(stored, servers)
         self._moves = LeaseMoves(stored, claims, self._reached, self._nic_of)
         self._rebalance = LeaseRebalance(servers.rebalance, stored, self._asked_of)
+        self._by_use = UseRebalance(servers.rebalance, stored, self._asked_of, servers.clock)
         self._wires = LeaseWires(stored, claims, self._nic)
         self._silence = Silence()
         self._suspects: dict[str, _Suspect] = {}
@@ -125,6 +128,7 @@ class LeaseRounds:
         """
         hosts = self._hosts()
         self._silence.look(hosts)
+        busy = {name: each.busy for name, each in hosts.items() if self._silence.answers(name)}
         changed = self._requests.round(hosts, self._silence, actor, trouble)
         lent = _Lent(self._answering)
         waiting = []
@@ -148,6 +152,9 @@ class LeaseRounds:
                     continue
                 now = self._carried(each, actor, may, lent)
                 changed += now.version != each.version
+        if not waiting:
+            with self._apart("to be moved", trouble):
+                changed += self._by_use.round(living, busy, lent.now, actor)
         return changed + self._given(waiting, actor, may, lent, trouble)
 
     @contextmanager

@@ -346,6 +346,14 @@ HOST_REPORT: Final[Mapping[str, Any]] = {
             "properties": {
                 "serves": _of_leases(
                     "leases whose server processes run here",
+                    {
+                        "busy": {
+                            "type": "number",
+                            "minimum": 0,
+                            "maximum": 1,
+                            "description": "part of the last minutes in which it kept its GPU busy, if that is known",
+                        }
+                    },
                     address={
                         "type": "string",
                         "pattern": r"^[A-Za-z0-9.:\[\]_-]{1,255}\Z",

@@ -2,7 +2,8 @@
 """Hosts that lend GPUs or use leases: when each has last reported, and which servers that ask for leases it runs."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from sqlalchemy import Connection, insert, select, update
@@ -25,6 +26,7 @@ class LeaseHost:
     :param servers: uuids of those that run there, of those for which a lease is
     :param kept: the whole report, as the API has checked it, where the database recovers
     :param requests: for GPUs of other hosts, of flavors of its servers, as the API has checked them
+    :param busy: lease -> part of the time in which it kept its GPU busy, by the word of the host
     """
 
     host: str
@@ -32,6 +34,7 @@ class LeaseHost:
     servers: frozenset[str]
     kept: Mapping[str, Any] | None = None
     requests: tuple[Mapping[str, Any], ...] = ()
+    busy: Mapping[str, float] = field(default_factory=dict)
 
 
 class LeaseHosts:
@@ -49,12 +52,14 @@ class LeaseHosts:
         servers: Collection[str] | None,
         kept: Mapping[str, Any] | None = None,
         requests: Sequence[Mapping[str, Any]] = (),
+        busy: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """Take note that a host has reported; where servers ask for other GPUs, or leases' come or go, wake the engine.
 
         :param servers: that it runs; None: those that it reported before, and what they requested
         :param kept: the whole report, where the database recovers
         :param requests: of its servers
+        :param busy: by the leases that it serves
         """
         there = self.read(host)
         if servers is None:
@@ -69,6 +74,7 @@ class LeaseHosts:
             "servers": sorted(servers),
             "kept": kept,
             "requests": list(requests) or None,
+            "busy": dict(busy) or None,
         }
         mine = tables.lease_host.c.host == host
         before = there.servers if there is not None else frozenset()
@@ -110,6 +116,7 @@ class LeaseHosts:
                 frozenset(row.servers),
                 row.kept,
                 tuple(row.requests or ()),
+                row.busy or {},
             )
             for row in rows
         }

@@ -366,6 +366,21 @@ class Leases:
         kept = None if move is None else _kept(move)
         return self._write(stored, stored.lease, actor, reasons or stored.reasons, move=kept)
 
+    def begin_moves(
+        self,
+        moves: Iterable[tuple[StoredLease, LeaseTransfer]],
+        why: Reason,
+        actor: Actor,
+    ) -> None:
+        """Say that leases go elsewhere, all or none.
+
+        :param moves: leases, and where they go
+        :raises LostRaceError: one has changed since it was read
+        """
+        with self._changes() as connection:
+            for each, move in moves:
+                change_row(connection, each, each.lease, actor, (why,), move=_kept(move))
+
     def make_room(
         self,
         moves: Iterable[tuple[StoredLease, LeaseTransfer]],

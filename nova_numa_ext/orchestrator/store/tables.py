@@ -174,6 +174,7 @@ lease_host: Final = Table(
     Column("servers", JSON, nullable=False),
     Column("kept", JSON(none_as_null=True)),
     Column("requests", JSON(none_as_null=True)),
+    Column("busy", JSON(none_as_null=True)),
     mysql_engine="InnoDB",
 )
 

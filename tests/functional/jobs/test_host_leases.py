@@ -21,7 +21,7 @@ from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.choosing import Unmet
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
-from nova_numa_ext.policy.remote_gpu.making_room import RebalanceRules, Rebalancing
+from nova_numa_ext.policy.remote_gpu.making_room import RebalanceRules, Rebalancing, UsePolicy
 from placement_traits import pool_reader
 from placement_traits.claim_store import NoRoomError
 from placement_traits.claims import emptied
@@ -682,6 +682,123 @@ def test_a_round_without_leases_that_wait_asks_for_the_time_once(service, monkey
     monkeypatch.setattr(service.leases, "now", lambda: asked.append(1) or now())
     service.round()
     assert len(asked) == 1
+
+
+def half_used(service, placement, mode=Rebalancing.ENFORCE, **rules):
+    """Leases of two servers, of half a GPU each, on the only two GPUs; returns their rows by the GPU's host."""
+    for host in ("g1", "g2"):
+        PoolReporter(placement.client).sync(movable_pool(host))
+        service.report(host)
+    rules = {"by_use": UsePolicy.CONSOLIDATE} | rules
+    service.rebalance = RebalanceRules(mode, **rules)
+    service.start()
+    service.placed |= {SERVER: "c1", OTHER: "c1"}
+    service.report("c1", servers=[SERVER, OTHER])
+    for server in (SERVER, OTHER):
+        asked = replace(ASKED, migratable=True)
+        service.leases.create("project-1", "user-1", asked, server)
+    turns(service, 3)
+    found = {each.lease.gpu_host: each for each in service.leases.find()}
+    assert found.keys() == {"g1", "g2"}
+    return found
+
+
+def work(service, busy, by=None):
+    """Let hosts report how busy leases have kept their GPUs: lease -> part; and the engine look.
+
+    :param by: the host that says so; None: each of its own
+    """
+    leases = [service.leases.read(uuid) for uuid in busy]
+    for host in {by or each.lease.gpu_host for each in leases}:
+        (asked,) = [service.ask(host).json]
+        serves = [
+            {"id": each["id"], "epoch": each["epoch"], "address": f"{host}:7000"}
+            | ({"busy": busy[each["id"]]} if each["id"] in busy else {})
+            for each in asked["serves"]
+        ]
+        foreign = busy.keys() - {each["id"] for each in serves}
+        serves += [
+            {"id": each, "epoch": 1, "address": f"{host}:7000", "busy": busy[each]}
+            for each in foreign
+        ]
+        with (
+            service.database.transaction() as connection
+        ):  # a report is stored each few seconds only
+            connection.execute(update(tables.lease_host).values(seen_at=0.0))
+        body = {"report": {"serves": serves, "ended": [], "servers": []}}
+        path = f"/v1/hosts/{host}/leases"
+        assert service.client.post(path, json=body, headers=credential(host)).status_code == 200
+    service.now_s += 15.0
+    service.round()
+
+
+@pytest.mark.parametrize("mode", Rebalancing)
+def test_leases_move_by_how_busy_their_gpus_are_where_that_is_asked_for(
+    service, placement, mode, caplog
+):
+    caplog.set_level("INFO")
+    there = half_used(service, placement, mode)
+    cold, warm = there["g1"], there["g2"]
+    for _ in range(3):
+        work(service, {cold.uuid: 0.1, warm.uuid: 0.6})
+    said = caplog.text.count("by consolidate these leases would move")
+    assert said == (mode is Rebalancing.OBSERVE), "once"
+    if mode is not Rebalancing.ENFORCE:
+        assert [each.move for each in service.leases.find()] == [None, None]
+        return
+    now = service.leases.read(cold.uuid)
+    assert (now.state, now.gpu) == (LeaseState.MOVING, warm.gpu)
+    turns(service, 3)
+    now = {each.uuid: each for each in service.leases.find()}
+    assert [each.state for each in now.values()] == [LeaseState.ATTACHED] * 2
+    assert {each.gpu for each in now.values()} == {warm.gpu}
+    assert (now[warm.uuid].moved_at, now[warm.uuid].lease.epoch) == (None, warm.lease.epoch)
+    assert gpus_held(service, cold.uuid) == {warm.gpu}
+
+
+@pytest.mark.parametrize(
+    ("busy", "by"),
+    [
+        ({"g1": 0.1}, None),  # of g2 nothing is known
+        ({"g1": 0.4, "g2": 0.7}, None),  # together more than one GPU has
+        ({"g1": 0.1, "g2": 0.6}, "g1"),  # a host says it of another one's lease
+    ],
+)
+def test_nothing_moves_by_use_that_is_not_known_or_too_much(service, placement, busy, by):
+    there = half_used(service, placement)
+    for _ in range(2):
+        work(service, {there[host].uuid: part for host, part in busy.items()}, by)
+    assert [each.move for each in service.leases.find()] == [None, None]
+
+
+def test_nothing_moves_by_use_while_a_lease_waits(service, placement):
+    there = half_used(service, placement)
+    busy = {there["g1"].uuid: 0.1, there["g2"].uuid: 0.6}
+    large = replace(ASKED, memory_mb=9000)
+    waits = service.leases.create("project-2", "user-2", large)
+    work(service, busy)
+    assert [each.move for each in service.leases.find()] == [None] * 3
+    service.leases.change(service.leases.read(waits.uuid), life.release, ENGINE)
+    turns(service, 1)
+    work(service, busy)
+    assert service.leases.read(there["g1"].uuid).move is not None
+
+
+def test_a_lease_that_has_moved_by_use_rests_and_few_move_in_a_minute(service, placement):
+    there = half_used(service, placement, by_use=UsePolicy.BALANCE, moves_per_minute=1)
+    first = there["g1"]
+    assert move(service, first, pool="g2").status_code == 202
+    turns(service, 4)
+    assert {each.lease.gpu_host for each in service.leases.find()} == {"g2"}
+    busy = {there["g1"].uuid: 0.4, there["g2"].uuid: 0.6}
+    work(service, busy)
+    assert [each.move for each in service.leases.find()] == [None, None], "one has just moved"
+    with service.database.transaction() as connection:
+        earlier = tables.lease.c.moved_at - 61.0
+        connection.execute(update(tables.lease).values(moved_at=earlier))
+    work(service, busy)
+    moving = [each.uuid for each in service.leases.find() if each.move is not None]
+    assert moving == [there["g2"].uuid], "the other one rests"
 
 
 @pytest.fixture

@@ -23,12 +23,13 @@ from host_agent.remote_gpu.gpu_host import GpuHost
 from host_agent.remote_gpu.processes import LeaseCommand, LeaseProcesses
 from host_agent.remote_gpu.publishing import Publishing
 from host_agent.remote_gpu.turns import LeaseTurns, pause_s
+from host_agent.remote_gpu.use import WINDOW_S, UseMeter
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.leases import LIVING
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
-from nova_numa_ext.policy.remote_gpu.making_room import RebalanceRules, Rebalancing
+from nova_numa_ext.policy.remote_gpu.making_room import RebalanceRules, Rebalancing, UsePolicy
 from placement_traits import pool_reader
 from placement_traits.claims import emptied
 from placement_traits.errors import ServiceUnavailableError
@@ -54,13 +55,14 @@ class Hosts:
     :ivar running: host -> servers
     :ivar asked_by: server -> what its flavor asks for
     :ivar rest_s: host -> as of LeaseTurns, from its next start on
+    :ivar window_s: host -> as of UseMeter, from its next start on
     """
 
     def __init__(self, service, folder, *, apart=False):
         self.service, self.folder, self.apart = service, folder, apart
         self.service_up, self.now_s, self.asked, self.tried = True, 0.0, [], 0
         self.running = {"g1": frozenset(), "c1": frozenset(), "c2": frozenset()}
-        self.turns, self.asked_by, self.rest_s = {}, {}, {}
+        self.turns, self.asked_by, self.rest_s, self.window_s = {}, {}, {}, {}
         self.command = LeaseCommand("fake", folder, "127.0.0.1", gpu_uuids(pool("g1")))
         for host in self.running:
             self.start(host)
@@ -69,7 +71,8 @@ class Hosts:
         """A new process of the host's supervisor."""
         folder = self.folder / host
         groups = lease_groups(folder / "run") if self.apart and host == "g1" else None
-        found = LeaseProcesses(folder / "run", self.command, groups)
+        meter = UseMeter(self.window_s.get(host, WINDOW_S))
+        found = LeaseProcesses(folder / "run", self.command, groups, meter=meter)
         self.turns[host] = LeaseTurns(
             host,
             lambda *asked, **more: self.request(host, *asked, **more),
@@ -479,6 +482,48 @@ def test_a_lease_that_makes_room_is_served_on_its_new_gpu_and_its_neighbour_noti
     assert service.leases.read(waits.uuid).gpu not in ("", now[moved].gpu)
     assert hosts.processes().keys() == {each.uuid for each in (*leases.values(), waits)}
     for each in (again, *clients.values()):
+        each.close()
+
+
+def test_a_lease_that_idles_goes_to_the_gpu_of_one_that_works_by_what_their_processes_did(hosts):
+    """Real processes echo for one client and for the other not: hosts report it, and the engine empties a GPU."""
+    service, other = hosts.service, str(uuid.uuid4())
+    hosts.lend("g2")
+    for host in ("g1", "g2"):
+        PoolReporter(service.client_of_placement).sync(movable_pool(host))
+        hosts.window_s[host] = 0.5
+        hosts.start(host)
+    service.rebalance = RebalanceRules(Rebalancing.ENFORCE, by_use=UsePolicy.CONSOLIDATE, cold=0.02)
+    service.start()
+    leases = {}
+    for server, host in ((SERVER, "c1"), (other, "c2")):
+        asked = replace(ASKED, migratable=True)
+        leases[host] = service.leases.create("project-1", "user-1", asked, server)
+        hosts.move(server, host)
+    hosts.rounds(4)
+    before = {host: service.leases.read(each.uuid).gpu for host, each in leases.items()}
+    assert len({*before.values()}) == 2
+    works, idles = hosts.connected("c1"), hosts.connected("c2")
+    assert idles.echo("before") == "before"
+    until_s = time.monotonic() + 60.0
+    while service.leases.read(leases["c2"].uuid).moved_at is None:
+        assert time.monotonic() < until_s
+        for _ in range(200):
+            assert works.echo("x" * 60_000), "who works is not cut"
+        service.now_s += 20.0
+        hosts.now_s += 20.0  # each turn reports
+        hosts.round()
+    hosts.rounds(5)
+    moved, stayed = (service.leases.read(leases[host].uuid) for host in ("c2", "c1"))
+    assert (moved.gpu, moved.state) == (stayed.gpu, LeaseState.ATTACHED)
+    assert (stayed.gpu, stayed.moved_at) == (before["c1"], None)
+    assert idles.echo("cut") == ""
+    again = hosts.connected("c2")
+    assert (again.echo("after"), works.echo("on")) == ("after", "on")
+    held = {each.uuid: service.claims.read(each.uuid).amounts for each in leases.values()}
+    assert all(stayed.gpu in each for each in held.values())
+    assert hosts.processes().keys() == held.keys()
+    for each in (works, idles, again):
         each.close()
 
 

@@ -39,7 +39,10 @@ class HostHandlers:
         ended = {each["id"]: each["epoch"] for each in report["ended"]}
         kept = report if self._stores.recovery.recovering() else None
         # It lives, whatever becomes of the rest; of what it has, an old database is made whole.
-        self._stores.lease_hosts.report(host, report["servers"], kept, report.get("requests", ()))
+        busy = {each["id"]: each["busy"] for each in report["serves"] if "busy" in each}
+        self._stores.lease_hosts.report(
+            host, report["servers"], kept, report.get("requests", ()), busy
+        )
         for lease in self._leases_of(host):
             served, actor = lease.lease.epoch_at(host) is not None, Actor(asking.user)
             ending = lease.lease.ends_at(host) is not None
