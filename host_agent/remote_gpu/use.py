@@ -2,8 +2,8 @@
 """How much of its time each lease has kept its GPU busy, by what its transport counts.
 
 A transport that can tell (:class:`~host_agent.transports.transport.UseSensor`) counts seconds since the start of its
-server. What is reported is their part of a window: of a lease that is served for less than that nothing is reported, and a
-server that was started again counts from its start.
+server. What is reported is their part of a window: of a lease that is served for less than that nothing is reported,
+and a server that was started again counts from its start.
 """
 
 import threading

@@ -61,7 +61,7 @@ from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
 from placement_traits import pools
 from placement_traits.claim_store import ClaimStore, ForeignConsumerError, NoRoomError
 from placement_traits.claims import Amounts, Claim, emptied
-from placement_traits.client import PlacementError
+from placement_traits.client import GenerationConflictError, PlacementError
 from placement_traits.errors import ConflictError, NumaExtError, ServiceUnavailableError
 from placement_traits.names import LEASE_CONSUMER, MOVE_CONSUMER
 from placement_traits.pools import ClientNic, Pool
@@ -287,7 +287,7 @@ class LeaseRounds:
         for uuid in chosen.order:
             with self._apart(uuid, trouble):
                 members = self._chosen(now[uuid], uuid, chosen.plan, actor, made.said.get(uuid))
-                now[uuid] = self._reserved(members, actor, may, lent)
+                now[uuid] = self._reserved(members, actor, may, lent, just_chosen=True)
         return sum(
             each.version != before[each.uuid] for members in now.values() for each in members
         )
@@ -427,13 +427,26 @@ class LeaseRounds:
         actor: Actor,
         may: Callable[[], None],
         lent: "_Lent",
+        *,
+        just_chosen: bool = False,
     ) -> list[StoredLease]:
-        """Claim what is stored, all in one write; where it is full, GPUs are to be chosen again."""
+        """Claim what is stored, all in one write; where it is full, GPUs are to be chosen again.
+
+        :param just_chosen: in this round, so that there is hardly a claim yet, and none is looked for before it is made
+        """
         if not members[0].amounts:
             return members
-        held = [self._claims.read(each.uuid) for each in members]
+        held: list[Claim | None] = [None] * len(members)
+        if not just_chosen:
+            held = [self._claims.read(each.uuid) for each in members]
         try:
-            self._claims.write(*map(_claim, members, held), may=may)
+            try:
+                self._claims.write(*map(_claim, members, held), may=may)
+            except GenerationConflictError:
+                if not just_chosen:
+                    raise
+                held = [self._claims.read(each.uuid) for each in members]
+                self._claims.write(*map(_claim, members, held), may=may)
         except NoRoomError as error:
             _LOG.info("lease %s: %s", members[0].uuid, error)
             return self._leases.choose(members, [NOTHING] * len(members), actor)

@@ -307,6 +307,12 @@ class Refusing:
             raise self.errors[consumer]
         return self._real.read(consumer)
 
+    def write(self, *claims, **more):
+        for each in claims:
+            if each.consumer in self.errors:
+                raise self.errors[each.consumer]
+        self._real.write(*claims, **more)
+
 
 FOREIGN = ForeignConsumerError("it is nova's")
 
@@ -381,6 +387,41 @@ def test_another_gpu_is_chosen_where_the_first_is_full_or_gone(rounds):
     for before in (full, gone):
         now = rounds.now(before)
         assert (now.claimed, now.amounts != before.amounts) == (True, True)
+    assert rounds.troubles == {}
+
+
+def test_what_is_chosen_in_a_round_is_claimed_by_one_request(rounds, monkeypatch):
+    sent = []
+    for name in ("get", "post"):
+        real = getattr(rounds.client, name)
+        monkeypatch.setattr(
+            rounds.client,
+            name,
+            lambda path, *more, name=name, real=real: (
+                sent.append((name, path)) or real(path, *more)
+            ),
+        )
+    lent = rounds.pools()
+    rounds.process._pools = lambda: lent
+    sent.clear()
+    leases = [rounds.ask(1000) for _ in range(3)]
+    rounds.round()
+    assert all(rounds.now(each).claimed for each in leases)
+    assert sent == [("post", "/allocations")] * 3
+
+
+def test_a_late_claim_of_a_choice_before_is_replaced_in_the_round_of_the_next_choice(rounds):
+    """An engine died with its request on the way; the GPU of it has gone meanwhile, and another one is chosen."""
+    lease = rounds.ask(1000)
+    rounds.round()
+    before = rounds.now(lease)
+    rounds.spoil(lease, claimed=False, gpu="", amounts={}, gpu_host="")
+    elsewhere = [pool for pool in rounds.pools() if before.gpu not in pool.providers]
+    rounds.process._pools = lambda: elsewhere
+    assert rounds.round() == 1
+    now = rounds.now(lease)
+    assert (now.claimed, now.gpu != before.gpu) == (True, True)
+    assert rounds.claims.read(lease.uuid).amounts == now.amounts
     assert rounds.troubles == {}
 
 
