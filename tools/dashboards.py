@@ -551,6 +551,15 @@ JOBS: Final = Dashboard(
             "Members of elastic groups by step",
             {"max by (step) (numa_ext_jobs_scaling_members)": "{{step}}"},
         ),
+        Panel(
+            "Leases of remote GPUs by state",
+            {"max by (state) (numa_ext_jobs_leases)": "{{state}}"},
+        ),
+        Panel("GPU memory that leases hold, MiB", {"max(numa_ext_jobs_lease_memory_mib)": "held"}),
+        Panel(
+            "Leases that went to another GPU in an hour",
+            {"max(numa_ext_jobs_leases_moved_lately)": "moved"},
+        ),
     ),
     {},
 )

@@ -182,8 +182,9 @@ class JobEngine:
         self._lost_trusts = LostTrusts(
             self._jobs, self._ended, self._trusts, also=self._scaling_groups.trusts
         )
+        self._stored_leases = Leases(database, self._tell)
         self._leases = _lease_rounds(
-            Leases(database, self._tell),
+            self._stored_leases,
             LeaseHosts(database).all,
             services,
             planning.queue,
@@ -238,7 +239,7 @@ class JobEngine:
 
     def samples(self) -> Iterator[Sample]:
         """Yield its metrics, and those of the jobs that are stored, for :class:`nova_numa_ext.metrics.Exporter`."""
-        return self.metrics.samples(self._jobs, self._scaling_groups)
+        return self.metrics.samples(self._jobs, self._scaling_groups, self._stored_leases)
 
     def _moved(self, job: StoredJob, reasons: Sequence[Reason]) -> None:
         self.metrics.moved(job.state, reasons)

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from nova_numa_ext.metrics import BUCKETS, Sample
 from nova_numa_ext.policy.jobs.job import JobKind
 from nova_numa_ext.policy.jobs.states import JobState
+from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.metrics import MetricSpec
 from placement_traits.reason import Reason
@@ -26,6 +27,11 @@ ROUND_SECONDS: Final = "numa_ext_jobs_round_seconds"
 MOVES: Final = "numa_ext_jobs_moves"
 SCALING: Final = "numa_ext_jobs_scaling_groups"
 MEMBERS: Final = "numa_ext_jobs_scaling_members"
+LEASES: Final = "numa_ext_jobs_leases"
+LEASE_MEMORY: Final = "numa_ext_jobs_lease_memory_mib"
+LEASE_MOVES: Final = "numa_ext_jobs_leases_moved_lately"
+
+_HOUR_S: Final = 3600.0
 
 METRICS: Final[dict[str, MetricSpec]] = {
     metric.name: metric
@@ -79,6 +85,25 @@ METRICS: Final[dict[str, MetricSpec]] = {
             "same for all engines; missing while the database does not answer.",
             ("step",),
         ),
+        MetricSpec(
+            LEASES,
+            "gauge",
+            "Leases of remote GPUs that have not ended, by state; those that wait are reserved. The same for all "
+            "engines; missing while the database does not answer.",
+            ("state",),
+        ),
+        MetricSpec(
+            LEASE_MEMORY,
+            "gauge",
+            "GPU memory that leases hold in Placement, MiB. The same for all engines; missing while the database does "
+            "not answer.",
+        ),
+        MetricSpec(
+            LEASE_MOVES,
+            "gauge",
+            "Leases that went to another GPU in the last hour, for whatever reason. The same for all engines; missing "
+            "while the database does not answer.",
+        ),
     )
 }
 
@@ -101,6 +126,19 @@ class CountedGroups(Protocol):
 
     def counts(self) -> tuple[int, int, int]:
         """Return how many are followed, how many of these cannot be decided on, and how many are paused."""
+
+
+class CountedLeases(Protocol):
+    """The leases that are stored."""
+
+    def counts(self) -> Mapping[LeaseState, int]:
+        """Return how many that have not ended are in each state that has some."""
+
+    def held_mb(self) -> int:
+        """Return the memory of GPUs that they hold, MiB."""
+
+    def moved_lately(self, seconds: float) -> int:
+        """Return how many went to other GPUs in the last seconds."""
 
 
 class EngineMetrics:
@@ -139,9 +177,12 @@ class EngineMetrics:
                 self._seconds[bisect.bisect_left(BUCKETS, seconds)] += 1
                 self._seconds[-1] += seconds
 
-    def samples(self, jobs: Counted, groups: CountedGroups) -> Iterator[Sample]:
+    def samples(
+        self, jobs: Counted, groups: CountedGroups, leases: CountedLeases
+    ) -> Iterator[Sample]:
         """Yield the metrics, for :class:`nova_numa_ext.metrics.Exporter`."""
         yield from _stored(jobs, groups)
+        yield from _leased(leases)
         with self._lock:
             counted: list[tuple[str, tuple[str, ...], Any]] = [
                 (LEADS, (), float(self._leads)),
@@ -170,3 +211,16 @@ def _stored(jobs: Counted, groups: CountedGroups) -> Iterator[Sample]:
         yield METRICS[SCALING], (name,), number
     for step, number in members.items():
         yield METRICS[MEMBERS], (str(step),), number
+
+
+def _leased(leases: CountedLeases) -> Iterator[Sample]:
+    try:
+        numbers, held_mb = leases.counts(), leases.held_mb()
+        moved = leases.moved_lately(_HOUR_S)
+    except ServiceUnavailableError:
+        return
+    for state in LeaseState:
+        if not state.final:
+            yield METRICS[LEASES], (state.value,), numbers.get(state, 0)
+    yield METRICS[LEASE_MEMORY], (), held_mb
+    yield METRICS[LEASE_MOVES], (), moved

@@ -243,6 +243,12 @@ class Leases:
             found = connection.execute(query.group_by(columns.state))
             return {LeaseState(state): int(number) for state, number in found}
 
+    def held_mb(self) -> int:
+        """Return the memory of GPUs that leases hold in Placement, MiB."""
+        columns = tables.lease.c
+        query = select(columns.asked).where(columns.claimed, columns.state != LeaseState.GONE)
+        return sum(int(row.asked.get("memory_mb", 0)) for row in self._rows(query))
+
     def choose(
         self, members: Sequence[StoredLease], choices: Sequence[LeaseChoice], actor: Actor
     ) -> list[StoredLease]:

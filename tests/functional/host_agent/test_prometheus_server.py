@@ -162,6 +162,11 @@ RECORDED = {
         "numa_ext_jobs_scaling_groups",
         "numa_ext_jobs_scaling_members",
     },
+    "recorded before leases were counted": {
+        "numa_ext_jobs_leases",
+        "numa_ext_jobs_lease_memory_mib",
+        "numa_ext_jobs_leases_moved_lately",
+    },
 }
 
 

@@ -10,11 +10,14 @@ from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.leader import Election
-from nova_numa_ext.orchestrator.store.leases import Leases
+from nova_numa_ext.orchestrator.store.leases import LIVING, Leases
 from nova_numa_ext.orchestrator.store.scaling import Act, ScalingGroups, ScalingSource
+from nova_numa_ext.orchestrator.store.stored_lease import LeaseChoice, LeaseTransfer
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.jobs.terms import JobTerm
+from nova_numa_ext.policy.remote_gpu import leases as life
+from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.reason import Reason
 from tests.support.jobs_database import new_job
@@ -35,11 +38,24 @@ class NoGroups:
         return {}
 
 
-def scraped(metrics, jobs, groups=None):
+class NoLeases:
+    """No lease is stored."""
+
+    def counts(self):
+        return {}
+
+    def held_mb(self):
+        return 0
+
+    def moved_lately(self, _seconds):
+        return 0
+
+
+def scraped(metrics, jobs, groups=None, leases=None):
     """Lines with a value, by metric and labels."""
-    groups = groups or NoGroups()
+    groups, leases = groups or NoGroups(), leases or NoLeases()
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Exporter(lambda: metrics.samples(jobs, groups), metrics=METRICS))
+    registry.register(Exporter(lambda: metrics.samples(jobs, groups, leases), metrics=METRICS))
     lines = generate_latest(registry).decode().splitlines()
     return {
         name: float(value)
@@ -160,3 +176,30 @@ def test_what_becomes_of_leases_is_sent_and_is_no_move_of_a_job_of_servers(tmp_p
     assert [name for name in found if name.startswith("numa_ext_jobs_moves")] == []
     world.engine._jobs.move(world.jobs.create(new_job()), JobState.PLANNED, PLACED, engine)
     assert scraped(world.engine.metrics, world.jobs)[MOVED_ONCE] == 1
+
+
+def test_leases_are_counted_by_state_with_what_they_hold_and_their_moves(database):
+    """One waits, one holds its GPU, one has gone to another."""
+    leases, engine = Leases(database), Actor("e")
+    rows = [leases.create("project-1", "user-1", ASKED) for _ in range(3)]
+    for each in rows[1:]:
+        (chosen,) = leases.choose([each], [LeaseChoice("g1", "gpu", {"gpu": {"x": 1}})], engine)
+        held = leases.hold(chosen, engine)
+        for step in (life.start, served, lambda lease: life.attach(lease, "c1")):
+            held = leases.change(held, step, engine)
+    move = LeaseTransfer("g2", host="g2", gpu="other", amounts={"other": {"x": 1}})
+    leases.change(leases.plan_move(held, move, engine), life.move, engine, moved=True)
+    found = scraped(EngineMetrics(), Jobs(database), leases=leases)
+    states = {state: found[f'numa_ext_jobs_leases{{state="{state}"}}'] for state in LIVING}
+    assert {state for state, number in states.items() if number} == {
+        LeaseState.RESERVED,
+        LeaseState.ATTACHED,
+        LeaseState.MOVING,
+    }
+    assert set(states.values()) == {0, 1}
+    assert found["numa_ext_jobs_lease_memory_mib"] == 2 * ASKED.memory_mb
+    assert found["numa_ext_jobs_leases_moved_lately"] == 1
+
+
+def served(lease):
+    return life.acknowledge(lease, lease.gpu_host, lease.epoch)
