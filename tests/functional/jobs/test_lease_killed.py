@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engine, supervisor, agent or a lease's process end by kill -9, in each state that a lease may be in."""
+"""Engine, supervisor, agent or a lease's process end in each state that a lease may be in.
+
+The process of a lease is a real one, ended by SIGKILL. The others end as by that at a request or a write: by an error
+that no guard catches, with their answers lost; engines are ended by the signal in :mod:`.test_lease_engines`.
+"""
 
 import os
 import random

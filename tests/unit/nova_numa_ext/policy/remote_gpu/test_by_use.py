@@ -125,8 +125,8 @@ def test_nothing_is_ever_oversubscribed_and_nothing_unknown_is_touched(
     for host, busy, movable, level in drawn:
         there = fleet.pools[host]
         part = GpuSlice(1000, level)
-        gpu = there.gpus[0]
-        if min(there.cores.free, gpu.memory_mb.free // 1000, gpu.share.free // part.shares) >= 1:
+        room = there.gpus[0]
+        if min(there.cores.free, room.memory_mb.free // 1000, room.share.free // part.shares) >= 1:
             fleet.runs(f"g{host}:a", busy, movable=movable, part=part)
     how = RebalanceSettings(most_moves=most)
     found = moves_by_use(
@@ -143,4 +143,4 @@ def test_nothing_is_ever_oversubscribed_and_nothing_unknown_is_touched(
         now = pools.counted(now, fleet.asked[uuid].held(gpu))
     for each in now:
         assert each.cores.free >= 0
-        assert all(gpu.memory_mb.free >= 0 <= gpu.share.free for gpu in each.gpus)
+        assert all(one.memory_mb.free >= 0 <= one.share.free for one in each.gpus)
