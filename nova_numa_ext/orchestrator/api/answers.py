@@ -176,6 +176,11 @@ _LEASE: Final = _object(
     },
     state={"enum": list(LeaseState), "description": "where it is in its life"},
     held=_flag("Placement holds its claim"),
+    busy={
+        "type": ["number", "null"],
+        "description": "part of the last minutes in which it kept its GPU busy, as its host reports, 0 to 1; null: "
+        "not known",
+    },
     reasons=_REASONS,
     host={
         "type": ["string", "null"],

@@ -108,10 +108,11 @@ def event(found: Event, of_job: StoredJob, *, internals: bool) -> dict[str, Any]
     }
 
 
-def lease(found: StoredLease, *, internals: bool) -> dict[str, Any]:
+def lease(found: StoredLease, *, internals: bool, busy: float | None = None) -> dict[str, Any]:
     """Return a lease.
 
     :param internals: its reader may know hosts, such as that which lends the GPU, and users of other projects
+    :param busy: part of the time in which it kept its GPU busy; None: not known
     """
     return {
         "id": found.uuid,
@@ -129,6 +130,7 @@ def lease(found: StoredLease, *, internals: bool) -> dict[str, Any]:
         "max_wait_s": found.asked.max_wait_s,
         "state": found.state,
         "held": found.claimed,
+        "busy": busy,
         "reasons": reasons(
             found.reasons,
             internals=internals,

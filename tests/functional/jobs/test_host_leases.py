@@ -756,6 +756,26 @@ def test_leases_move_by_how_busy_their_gpus_are_where_that_is_asked_for(
     assert gpus_held(service, cold.uuid) == {warm.gpu}
 
 
+def test_how_busy_a_lease_is_its_owner_reads_and_of_others_leases_a_host_says_nothing(
+    service, placement
+):
+    there = half_used(service, placement, Rebalancing.OFF)
+    mine, other = there["g1"].uuid, there["g2"].uuid
+    owner = MEMBER | {"X-Project-Id": "project-1"}
+
+    def shown():
+        found = service.client.get("/v1/leases", headers=owner).json["leases"]
+        listed = {each["id"]: each["busy"] for each in found}
+        for lease, busy in listed.items():
+            answer = service.client.get(f"/v1/leases/{lease}", headers=owner)
+            assert answer.json["lease"]["busy"] == busy
+        return listed
+
+    assert shown() == {mine: None, other: None}
+    work(service, {mine: 0.25, other: 0.5}, by="g1")
+    assert shown() == {mine: 0.25, other: None}
+
+
 @pytest.mark.parametrize(
     ("busy", "by"),
     [

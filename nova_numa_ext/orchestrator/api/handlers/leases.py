@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests of users about leases of remote GPUs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -16,6 +16,7 @@ from nova_numa_ext.orchestrator.api.routes import MOST_ROWS, ROWS
 from nova_numa_ext.orchestrator.api.schemas import check_attach, check_lease, check_move
 from nova_numa_ext.orchestrator.cloud.user import CloudOf
 from nova_numa_ext.orchestrator.store.actor import Actor
+from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
 from nova_numa_ext.orchestrator.store.stored_lease import StoredLease
 from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.policy.remote_gpu import leases as life
@@ -59,7 +60,8 @@ class LeaseHandlers:
             limit=request.number("limit", ROWS, 1, MOST_ROWS),
             unreadable=unreadable_leases.leave_out,
         )
-        return {"leases": [self._shown(each)["lease"] for each in found]}
+        hosts = self._stores.lease_hosts.all() if found else {}
+        return {"leases": [self._shown(each, hosts)["lease"] for each in found]}
 
     def show(self, uuid: str) -> Any:
         return self._shown(self._lease(uuid, policies.LEASE_SHOW))
@@ -122,9 +124,19 @@ class LeaseHandlers:
         lease = request.changed(f"Lease {uuid}", lambda: change(self._lease(uuid, rule), actor))
         return self._shown(lease), 202
 
-    def _shown(self, lease: StoredLease) -> dict[str, Any]:
+    def _shown(
+        self, lease: StoredLease, hosts: Mapping[str, LeaseHost] | None = None
+    ) -> dict[str, Any]:
+        """Return a lease with what the host of its GPU says of it.
+
+        :param hosts: as they have reported; None: they are not read yet
+        """
+        name = lease.lease.gpu_host
+        if hosts is None:
+            hosts = self._stores.lease_hosts.all(name) if name else {}
+        busy = hosts[name].busy.get(lease.uuid) if name in hosts else None
         internals = self._rights.may(request.asking(), policies.LEASE_INTERNALS, lease.project)
-        return {"lease": views.lease(lease, internals=internals)}
+        return {"lease": views.lease(lease, internals=internals, busy=busy)}
 
     def _lease(self, uuid: str, rule: str) -> StoredLease:
         """Return a lease; see :meth:`Rights.readable`."""
