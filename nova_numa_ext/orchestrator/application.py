@@ -5,7 +5,8 @@
 http_proxy_to_wsgi    addresses that a proxy passes on, where ``[oslo_middleware]`` says that there is one
 request_id            ``X-Openstack-Request-Id``, in answers and in the log
 healthcheck           ``/healthcheck``, which needs no token
-auth_token            who asks, by Keystone; a request without a token goes on to ``GET /``
+auth_token            who asks, by Keystone, and whether an application credential's access rules let it; a request
+                      without a token goes on to ``GET /``
 ====================  ==================================================================================
 """
 
@@ -26,6 +27,7 @@ from nova_numa_ext import endpoints
 from nova_numa_ext.orchestrator import conf as jobs_conf
 from nova_numa_ext.orchestrator import notify, startup
 from nova_numa_ext.orchestrator.api import app, policies
+from nova_numa_ext.orchestrator.api.handlers.versions import SERVICE_TYPE
 from nova_numa_ext.orchestrator.cloud.user import UserClouds
 from nova_numa_ext.orchestrator.store.database import Database
 from nova_numa_ext.orchestrator.store.stores import Stores
@@ -48,6 +50,8 @@ def assembled(conf: cfg.ConfigOpts) -> Application:
             _routes(conf), {"oslo_config_config": conf, "delay_auth_decision": True}
         )
         _check_tokens(conf)
+        # Without it keystonemiddleware refuses all that comes by an application credential with access rules.
+        conf.set_default("service_type", SERVICE_TYPE, _TOKENS)
         checked = DispatcherMiddleware(served, {"/healthcheck": Healthcheck(None, conf)})
         application: Application = HTTPProxyToWSGI(RequestId(checked, conf), conf)
     except ConfigInvalid as error:  # its own sentence is lost in the library

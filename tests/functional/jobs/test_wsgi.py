@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from keystoneauth1 import session
+from keystoneauth1.identity import v3
 from werkzeug.test import Client
 
 from nova_numa_ext.orchestrator import startup
@@ -21,7 +22,7 @@ from nova_numa_ext.orchestrator.store.jobs import Jobs
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.oslo_options import ConfigurationError
 from tests.support.jobs_database import new_job, with_tables
-from tests.support.keystone import identity, keystone, password
+from tests.support.keystone import identity, keystone, of, password
 
 ROOT = Path(__file__).parents[3]
 MODULE = "nova_numa_ext.orchestrator.wsgi:application"
@@ -213,3 +214,65 @@ def test_keystone_says_who_asks(configure, database, tmp_path):
         cancelled = client.post(f"/v1/jobs/{stored.uuid}/cancel", headers=of_alice)
         assert (cancelled.status_code, cancelled.json["job"]["cancelled"]) == (202, True)
         assert client.get("/v1/jobs", headers={"X-Auth-Token": "none"}).status_code == 401
+
+
+@pytest.mark.long
+def test_a_host_has_its_own_path_and_an_application_credential_nothing_else(configure, tmp_path):
+    """By its password it is refused by the rule of the API, by a credential with access rules before that."""
+    hosts, others = ("g1", "c1"), ("/v1/leases", "/v1/jobs")
+    report = {"report": {"serves": [], "ended": [], "servers": []}}
+    with keystone(tmp_path) as url:
+        admin = identity(url, "admin", "admin")
+
+        def make(kind, **more):
+            return admin.post(f"/{kind}s", json={kind: more}).json()[kind]["id"]
+
+        service = make("service", type="numa-ext", name="numa-ext")
+        make("endpoint", service_id=service, interface="public", url="http://127.0.0.1:1")
+        role = make("role", name="numa_ext_host")
+        project = make("project", name="numa-ext-hosts", domain_id="default")
+        users = {}
+        for host in hosts:
+            name = f"numa-ext-host-{host}"
+            users[host] = make("user", name=name, domain_id="default", password=name)
+            admin.put(f"/projects/{project}/users/{users[host]}/roles/{role}")
+        jobs = make("user", name="jobs", domain_id="default", password="jobs")
+        services = make("project", name="service", domain_id="default")
+        (admins,) = (r["id"] for r in admin.get("/roles").json()["roles"] if r["name"] == "admin")
+        admin.put(f"/projects/{services}/users/{jobs}/roles/{admins}")
+        client = Client(assembled(startup.configured([str(configure(placement(url) + TOKENS))])))
+
+        def statuses(plugin, paths):
+            token = {"X-Auth-Token": plugin.get_token(session.Session())}
+            return [
+                (client.get(path, headers=token).status_code, sent.status_code)
+                for path in paths
+                for sent in [client.post(path, json=report, headers=token)]
+            ]
+
+        for host in hosts:
+            own = f"/v1/hosts/{host}/leases"
+            foreign = [f"/v1/hosts/{each}/leases" for each in hosts if each != host]
+            by_password = password(url, f"numa-ext-host-{host}", "numa-ext-hosts")
+            rules = [
+                {"service": "numa-ext", "method": method, "path": own} for method in ("GET", "POST")
+            ]
+            made = of(by_password).post(
+                f"/users/{users[host]}/application_credentials",
+                json={"application_credential": {"name": "leases", "access_rules": rules}},
+            )
+            found = made.json()["application_credential"]
+            bound = v3.ApplicationCredential(
+                url,
+                application_credential_id=found["id"],
+                application_credential_secret=found["secret"],
+            )
+            assert statuses(by_password, [own, *foreign]) == [(200, 200), (403, 403)]
+            assert statuses(bound, [own, *foreign]) == [(200, 200), (401, 401)]
+            assert statuses(bound, others) == [(401, 401)] * len(others)
+            again = of(bound).post(
+                f"/users/{users[host]}/application_credentials",
+                json={"application_credential": {"name": "more"}},
+                raise_exc=False,
+            )
+            assert again.status_code in (401, 403), "it makes no other credential"
