@@ -10,8 +10,8 @@ for, and that has room before any other has gone. Where one lease of a GPU that 
 GPU's stay, for only an empty GPU saves power.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -87,6 +87,18 @@ def moves_by_use(
         for gpu in pool.gpus
         if gpu.uuid in gpus
     ]
+    lenders = {pool.host for pool in found}
+    able: dict[Hashable, frozenset[str]] = {}
+
+    def reaches(part: LeaseGang, own: str) -> frozenset[str]:
+        """Return the GPUs to which a lease can go, its own or not; one set for all that are alike."""
+        any_gpu = replace(part, taken=frozenset())
+        kind = any_gpu.kind(lenders)
+        if kind not in able:
+            able[kind] = able_for(found, any_gpu)
+        others = part.taken - {own}
+        return able[kind] - others if others else able[kind]
+
     running = [
         RunningLease(
             uuid,
@@ -96,7 +108,7 @@ def moves_by_use(
             each.settled.priority,
             each.settled.moved_at,
             movable=each.movable,
-            reaches=able_for(found, parts[uuid]) if each.movable else frozenset(),
+            reaches=reaches(parts[uuid], each.settled.gpu) if each.movable else frozenset(),
         )
         for uuid, each in leases.items()
     ]

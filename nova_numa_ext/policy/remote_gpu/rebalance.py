@@ -94,11 +94,14 @@ class RebalanceSettings:
     :param cold: utilisation of a GPU below which it is emptied
     :param most_moves: in one call
     :param cool_down_s: seconds in which a lease is not moved again
+    :param most_sources: GPUs off which something is tried to be moved in one call: of those that are to be emptied the
+        coldest, of those that are to be relieved the most loaded
     """
 
     cold: float = 0.5
     most_moves: int = 4
     cool_down_s: float = 60.0
+    most_sources: int = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +127,17 @@ class _Pool:
     now: float
     settings: RebalanceSettings
     moves: list[LeaseMove] = field(default_factory=list)
+    _here: dict[str, tuple[str, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        here: dict[str, list[str]] = {}
+        for lease in self.leases.values():
+            here.setdefault(lease.gpu, []).append(lease.uuid)
+        self._here = {gpu: tuple(uuids) for gpu, uuids in here.items()}
 
     def on(self, gpu: str) -> list[RunningLease]:
         """Return the leases of a GPU."""
-        return [lease for lease in self.leases.values() if lease.gpu == gpu]
+        return [self.leases[uuid] for uuid in self._here.get(gpu, ())]
 
     def load(self, gpu: str) -> float:
         """Return the sum of the utilisations of a GPU's leases."""
@@ -158,6 +168,9 @@ class _Pool:
         lacks_mb = 0 if to else lease.lacks_mb
         changed = replace(lease, gpu=to, part=part, lacks_mb=lacks_mb, moved_at=self.now)
         self.leases[lease.uuid] = changed
+        left = tuple(uuid for uuid in self._here[lease.gpu] if uuid != lease.uuid)
+        self._here[lease.gpu] = left
+        self._here[to] = (*self._here.get(to, ()), lease.uuid)
 
 
 def _asked(lease: RunningLease) -> GpuSlice:
@@ -244,7 +257,9 @@ def _by_load(pool: _Pool, gpus: Iterable[str]) -> list[str]:
 
 def _consolidate(pool: _Pool) -> None:
     used = [gpu for gpu in pool.gpus if pool.on(gpu)]
-    for source in _by_load(pool, used):
+    for source in _by_load(pool, used)[: pool.settings.most_sources]:
+        if len(pool.moves) >= pool.settings.most_moves:
+            break
         if pool.load(source) >= pool.settings.cold:
             continue
         others = [gpu for gpu in used if gpu != source and pool.on(gpu)]
@@ -273,9 +288,11 @@ def _all_elsewhere(
 
 def _balance(pool: _Pool) -> None:
     idle = sorted(gpu for gpu in pool.gpus if not pool.on(gpu))
+    busy = _most_loaded(pool)
     for gpu in idle:
-        busy = _by_load(pool, [other for other in pool.gpus if len(pool.on(other)) > 1])
-        for source in reversed(busy):
+        if len(pool.moves) >= pool.settings.most_moves:
+            break
+        for source in busy:
             load = pool.load(source)
             movable = [
                 lease
@@ -289,7 +306,14 @@ def _balance(pool: _Pool) -> None:
             )
             if best is not None:
                 pool.move(best, gpu)
+                busy = _most_loaded(pool)
                 break
+
+
+def _most_loaded(pool: _Pool) -> list[str]:
+    """Return the GPUs that more than one lease shares, the most loaded first, as many as are looked at."""
+    shared = [gpu for gpu in pool.gpus if len(pool.on(gpu)) > 1]
+    return _by_load(pool, shared)[::-1][: pool.settings.most_sources]
 
 
 def _promote(pool: _Pool) -> None:
