@@ -40,7 +40,10 @@ The number of hosts is a multiple of the slice.
 
 def whole_slices(leafs: Leafs, at: Iterable[int], slice_hosts: int) -> dict[int, int]:
     """Return the room of leafs in whole slices, by position; leafs without any are left out."""
-    rooms = ((each, leafs.leafs[each].room // slice_hosts * slice_hosts) for each in at)
+    of = leafs.leafs
+    if slice_hosts == 1:
+        return {each: of[each].room for each in at if of[each].room}
+    rooms = ((each, of[each].room // slice_hosts * slice_hosts) for each in at)
     return {each: room for each, room in rooms if room}
 
 

@@ -61,11 +61,48 @@ class Leaf:
     """Hosts that groups hold."""
     room: int = field(init=False, repr=False, compare=False)
     """Hosts that are free and that no group holds."""
+    is_untouched: bool = field(init=False, repr=False, compare=False)
+    """No group holds anything, so that its layout may change."""
+    is_quiet: bool = field(init=False, repr=False, compare=False)
+    """A quiet group of several leafs has blocks there: its uplinks are that group's alone.
+
+    Those of leafs for remainders are not: they are where the virtual network blocks let groups share.
+    """
+    is_large: bool = field(init=False, repr=False, compare=False)
+    """A group of several leafs may be there."""
+    is_remainder: bool = field(init=False, repr=False, compare=False)
+    """Last servers of groups are there, and more may come."""
+    is_small: bool = field(init=False, repr=False, compare=False)
+    """Groups that fit in one leaf are there, and it is theirs."""
+    blocks_free: int = field(init=False, repr=False, compare=False)
+    """Blocks that a group can take now."""
+    rest_free: int = field(init=False, repr=False, compare=False)
+    """Hosts beside the blocks that a group can take now."""
 
     def __post_init__(self) -> None:
+        # What follows from the fields is asked for thousands of times for each change of a leaf.
         held = sum(self.held.values())
-        object.__setattr__(self, "held_hosts", held)
-        object.__setattr__(self, "room", max(0, min(self.free, self.size - held)))
+        blocks = self.held.get(names.LEAF_BLOCK, 0)
+        remainder = bool(self.held.get(names.LEAF_REMAINDER))
+        room = max(0, min(self.free, self.size - held))
+        blocks_free = rest_free = 0
+        if not held or self.layout is LeafLayout.PARTITIONED:
+            taken = blocks // self.block
+            blocks_free = max(0, min(self.size // self.block - taken, room // self.block))
+            rest = self.size % self.block - self.held.get(names.LEAF_REST, 0)
+            rest_free = max(0, min(rest, room))
+        for name, value in (
+            ("held_hosts", held),
+            ("room", room),
+            ("is_untouched", not held),
+            ("is_quiet", bool(blocks)),
+            ("is_large", bool(blocks) or remainder),
+            ("is_remainder", remainder),
+            ("is_small", bool(self.held.get(names.LEAF_HOST))),
+            ("blocks_free", blocks_free),
+            ("rest_free", rest_free),
+        ):
+            object.__setattr__(self, name, value)
 
     @property
     def pod(self) -> str:
@@ -81,49 +118,6 @@ class Leaf:
     def emptied(self) -> "Leaf":
         """The leaf without any group, and not drained."""
         return replace(self, size=self.planned_size, drained=0, held={}, residents=())
-
-    @property
-    def is_untouched(self) -> bool:
-        """No group holds anything, so that its layout may change."""
-        return not self.held_hosts
-
-    @property
-    def is_large(self) -> bool:
-        """A group of several leafs may be there."""
-        return bool(self.held.get(names.LEAF_BLOCK) or self.held.get(names.LEAF_REMAINDER))
-
-    @property
-    def is_quiet(self) -> bool:
-        """A quiet group of several leafs has blocks there: its uplinks are that group's alone.
-
-        Those of leafs for remainders are not: they are where the virtual network blocks let groups share.
-        """
-        return bool(self.held.get(names.LEAF_BLOCK))
-
-    @property
-    def is_small(self) -> bool:
-        """Groups that fit in one leaf are there, and it is theirs."""
-        return bool(self.held.get(names.LEAF_HOST))
-
-    @property
-    def is_remainder(self) -> bool:
-        """Last servers of groups are there, and more may come."""
-        return bool(self.held.get(names.LEAF_REMAINDER))
-
-    @property
-    def blocks_free(self) -> int:
-        """Blocks that a group can take now."""
-        if not self.is_untouched and self.layout is not LeafLayout.PARTITIONED:
-            return 0
-        taken = self.held.get(names.LEAF_BLOCK, 0) // self.block
-        return max(0, min(self.size // self.block - taken, self.room // self.block))
-
-    @property
-    def rest_free(self) -> int:
-        """Hosts beside the blocks that a group can take now."""
-        if not self.is_untouched and self.layout is not LeafLayout.PARTITIONED:
-            return 0
-        return max(0, min(self.size % self.block - self.held.get(names.LEAF_REST, 0), self.room))
 
     @property
     def is_all_free(self) -> bool:
@@ -155,6 +149,11 @@ class Leafs:
     leafs: tuple[Leaf, ...]
     usual_size: int
     uplinks: Mapping[str, int] = field(default_factory=dict)
+    size: int = field(init=False, repr=False, compare=False)
+    """Hosts that the plan has in all leafs, drained or not."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", sum(leaf.planned_size for leaf in self.leafs))
 
     @property
     def emptied(self) -> "Leafs":
@@ -167,9 +166,9 @@ class Leafs:
         :param at: position of the leaf
         """
         leaf = self.leafs[at]
-        return leaf.is_quiet or any(
-            self.uplinks.get(node, 0) >= WHOLE_UPLINK for node in leaf.above
-        )
+        if leaf.is_quiet or not self.uplinks:
+            return leaf.is_quiet
+        return any(self.uplinks.get(node, 0) >= WHOLE_UPLINK for node in leaf.above)
 
 
 def class_of(layout: LeafLayout) -> str:

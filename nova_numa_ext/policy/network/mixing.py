@@ -41,10 +41,12 @@ def company(leaf: Leaf, net_class: NetClass) -> Company:
 
     Over-subscription that is not known counts as slight: only what is certain keeps groups off leafs.
     """
+    if not leaf.residents:
+        return Company.GOOD
     is_narrow = (leaf.oversubscription or 1.0) >= STRONG_OVERSUBSCRIPTION
     together = _NARROW if is_narrow else _WIDE
-    pairs = (frozenset({net_class, each}) for each in leaf.residents)
-    return max((together.get(pair, Company.BAD) for pair in pairs), default=Company.GOOD)
+    pairs = (frozenset({net_class, each}) for each in {*leaf.residents})
+    return max(together.get(pair, Company.BAD) for pair in pairs)
 
 
 def pays(

@@ -100,9 +100,8 @@ def policy_name(request: GroupRequest, options: PlanOptions) -> PolicyName:
 def _problem(leafs: Leafs, request: GroupRequest) -> Reason | None:
     if request.within is not None and request.within not in leafs.levels:
         return Reason(GroupTerm.LEVEL, request.within, ", ".join(leafs.levels))
-    total = sum(leaf.planned_size for leaf in leafs.leafs)
-    if request.hosts > total:
-        return Reason(GroupTerm.FABRIC_SIZE, total, request.hosts, "the fabric")
+    if request.hosts > leafs.size:
+        return Reason(GroupTerm.FABRIC_SIZE, leafs.size, request.hosts, "the fabric")
     if request.hosts % request.slice_hosts and not request.members and not request.holds:
         return Reason(GroupTerm.SLICES, request.hosts, request.slice_hosts)
     return None
@@ -284,7 +283,8 @@ def _claims(leafs: Leafs, request: GroupRequest, takes: Takes) -> Claims:
 def _uplinks(leafs: Leafs, request: GroupRequest, takes: Takes) -> dict[str, int]:
     """Return what a group takes of the uplinks of leafs; what it holds already has them."""
     held = {leafs.leafs[one.at].name: one for one in takes}
-    used = [leaf for leaf in leafs.leafs if leaf.name in {*held, *request.members}]
+    of_group = {*held, *request.members}
+    used = [leaf for leaf in leafs.leafs if leaf.name in of_group]
     if len(used) < 2 or request.holds:
         return {}
     units = uplinks.SHARES[request.net_class]

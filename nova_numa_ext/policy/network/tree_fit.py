@@ -29,7 +29,9 @@ def best_fit(leafs: Leafs, allowed: Sequence[int], hosts: int, slice_hosts: int)
     rooms = whole_slices(leafs, allowed, slice_hosts)
     if sum(rooms.values()) < hosts:
         return too_few(rooms, hosts)
-    for level in range(len(leafs.levels)):
+    if alone := [(room, at) for at, room in rooms.items() if room >= hosts]:
+        return in_order({min(alone)[1]: hosts})
+    for level in range(1, len(leafs.levels)):
         fitting = [one for one in _nodes(leafs, rooms, level) if _sum(rooms, one) >= hosts]
         if fitting:
             tightest = min(fitting, key=lambda one: (_sum(rooms, one), one[0]))

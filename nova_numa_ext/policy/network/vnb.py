@@ -55,8 +55,8 @@ class BlockLimits:
     @classmethod
     def of(cls, leafs: Leafs) -> "BlockLimits":
         """Return the limits by what is held now."""
-        large = max((at for at, leaf in enumerate(leafs.leafs) if leaf.is_large), default=-1)
         count = len(leafs.leafs)
+        large = next((at for at in reversed(range(count)) if leafs.leafs[at].is_large), -1)
         small = next((at for at in range(large + 1, count) if leafs.leafs[at].is_small), count)
         return cls(large, small)
 
@@ -77,11 +77,10 @@ class Vnb:
         limits = BlockLimits.of(leafs)
         if hosts <= leafs.usual_size:
             return _small(leafs, allowed, hosts, limits)
-        ground = [
-            at
-            for at in allowed
-            if at < limits.small and leafs.uplinks.get(leafs.leafs[at].pod, 0) < WHOLE_UPLINK
-        ]
+        whole = {node for node, units in leafs.uplinks.items() if units >= WHOLE_UPLINK}
+        ground = [at for at in allowed if at < limits.small]
+        if whole:
+            ground = [at for at in ground if leafs.leafs[at].pod not in whole]
         alone = [at for at in ground if not leafs.leafs[at].residents]
         block = leafs.leafs[0].block
         if hosts % block == 0 and block % slice_hosts == 0:
@@ -157,13 +156,15 @@ def _small(leafs: Leafs, allowed: Sequence[int], hosts: int, limits: BlockLimits
     below = [at for at in allowed if at <= limits.large]
     for at in below:
         leaf = leafs.leafs[at]
-        found = rest_of(leaf, at, hosts)
-        if found and leaf.held.get(names.LEAF_BLOCK) and not leaf.blocks_free:
+        if not leaf.is_quiet or leaf.blocks_free:
+            continue
+        if found := rest_of(leaf, at, hosts):
             return (found,)
     for at in below:
         leaf = leafs.leafs[at]
-        found = one_by_one(leaf, at, hosts, LeafLayout.REMAINDER)
-        if found and leaf.is_remainder:
+        if not leaf.is_remainder:
+            continue
+        if found := one_by_one(leaf, at, hosts, LeafLayout.REMAINDER):
             return (found,)
     rooms = [leafs.leafs[at].room for at in allowed if at > limits.large]
     return Reason(GroupTerm.ONE_LEAF, max(rooms, default=0), hosts)

@@ -33,6 +33,7 @@ class LeafAccount:
         self._units = Counter[str]()
         self._held: dict[str, Counter[str]] = {}
         self._uplinks = Counter[str]()
+        self._seen: Leafs | None = None  # since the last change
         self._leafs = [
             Leaf(
                 leaf,
@@ -48,7 +49,11 @@ class LeafAccount:
     @property
     def leafs(self) -> Leafs:
         """What a planner sees now."""
-        return Leafs(self._fabric.levels, tuple(self._leafs), self._usual, dict(self._uplinks))
+        if self._seen is None:
+            self._seen = Leafs(
+                self._fabric.levels, tuple(self._leafs), self._usual, dict(self._uplinks)
+            )
+        return self._seen
 
     def copy(self) -> Self:
         """Return an account of its own with the same groups."""
@@ -58,6 +63,7 @@ class LeafAccount:
         made._held = {leaf: Counter(held) for leaf, held in self._held.items()}
         made._uplinks = Counter(self._uplinks)
         made._leafs = list(self._leafs)
+        made._seen = None
         return made
 
     def either(self, other: Self) -> Self:
@@ -96,6 +102,7 @@ class LeafAccount:
         self._change(plan, -1)
 
     def _change(self, plan: LeafPlan, sign: int) -> None:
+        self._seen = None
         for node, amounts in plan.claims.items():
             if node in self._at:
                 _add(self._held.setdefault(node, Counter()), amounts, sign)

@@ -248,7 +248,9 @@ class _Replay:
 
     def try_queue(self, now: float) -> None:
         """Have one round of the queue."""
-        waiting = [job for each, job in self._waiting.values() if not self._is_known(each)]
+        sizes = {each.hosts for each, _ in self._waiting.values()}
+        known = {hosts for hosts in sizes if self._is_known(hosts)}
+        waiting = [job for each, job in self._waiting.values() if each.hosts not in known]
         if not waiting:
             return
         kinds = self._kinds
@@ -263,9 +265,9 @@ class _Replay:
             self._start(job, start.plan.places[0], now)
         self.never += map(self._left, found.ended)
 
-    def _is_known(self, job: LoggedJob) -> bool:
-        """Tell whether it is known that a job has no place and is in no other's way."""
-        return self._is_greedy and self._planner.is_refused(job.hosts, self._claims)
+    def _is_known(self, hosts: int) -> bool:
+        """Tell whether it is known that jobs of so many hosts have no place and are in no other's way."""
+        return self._is_greedy and self._planner.is_refused(hosts, self._claims)
 
     def _left(self, uuid: str) -> LoggedJob:
         """Take a job off the queue."""

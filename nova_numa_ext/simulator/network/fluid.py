@@ -98,6 +98,25 @@ def max_min(demanded: Sequence[Mapping[str, float]], capacity: Mapping[str, floa
     given = np.array([load for each in demanded for load in each.values()], np.float64)
     if not (np.isfinite(room).all() and np.isfinite(given).all() and min(*room, *given) > 0):
         raise InvalidValueError("demands and capacities", "0 or less, or not finite", "above 0")
+    return filled(loads, room)
+
+
+def alone(demanded: Mapping[str, float], capacity: Mapping[str, float]) -> float:
+    """Return the rate of a group with nobody beside it, as :func:`max_min` would.
+
+    :param demanded: what it sends over links at rate 1, above 0
+    :param capacity: of these links, above 0, in the same unit
+    """
+    return min(1.0, *(capacity[link] / load for link, load in demanded.items()))
+
+
+def filled(loads: Rates, room: Rates) -> Rates:
+    """Return the rate of each group, in [0, 1], by progressive filling.
+
+    :param loads: what each group sends over each link at rate 1, 0 or more, groups x links
+    :param room: what each link passes, above 0, in the same unit
+    """
+    rates = np.ones(len(loads))
     active = loads.any(axis=1)
     while active.any():
         rising = loads[active].sum(axis=0)

@@ -7,15 +7,23 @@ the places of jobs.
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
+import numpy as np
 import yaml
 
-from nova_numa_ext.simulator.network.fluid import Pattern, capacities, demands, max_min
+from nova_numa_ext.simulator.network.fluid import (
+    Pattern,
+    Rates,
+    alone,
+    capacities,
+    demands,
+    filled,
+)
 from placement_traits.fabric import Fabric
 
 
@@ -52,6 +60,20 @@ def drawn(seed: int, number: int) -> JobTraffic:
     return JobTraffic(Pattern(pattern), chance.choice(found["communication"]))
 
 
+@dataclass(frozen=True, slots=True)
+class _Sender:
+    """A job that uses uplinks.
+
+    :param traffic: what it sends
+    :param links: numbers of those that it uses
+    :param loads: what it sends over each of them at rate 1, in links of a host
+    """
+
+    traffic: JobTraffic
+    links: Sequence[int]
+    loads: Sequence[float]
+
+
 class SharedLinks:
     """The uplinks of a fabric, and the jobs that use them.
 
@@ -62,9 +84,12 @@ class SharedLinks:
     def __init__(self, fabric: Fabric, oversubscription: float) -> None:
         self._fabric = fabric
         self._capacity = capacities(fabric, oversubscription)
-        self._jobs: dict[int, tuple[JobTraffic, Mapping[str, float]]] = {}
-        self._users: dict[str, set[int]] = {}
-        self._changed: set[str] = set()
+        links = sorted(self._capacity)
+        self._at = {link: at for at, link in enumerate(links)}
+        self._room: Rates = np.array([self._capacity[link] for link in links], np.float64)
+        self._jobs: dict[int, _Sender] = {}
+        self._users: list[set[int]] = [set() for _ in links]
+        self._changed: set[int] = set()
 
     def start(self, job: int, places: Mapping[str, int], traffic: JobTraffic) -> float:
         """A job begins to send.
@@ -75,20 +100,21 @@ class SharedLinks:
         sent = demands(self._fabric, places, traffic.pattern)
         if not sent:
             return 1.0
-        self._jobs[job] = traffic, sent
-        for link in sent:
-            self._users.setdefault(link, set()).add(job)
-        self._changed.update(sent)
-        return traffic.speed(float(max_min([sent], self._capacity)[0]))
+        links = [self._at[link] for link in sent]
+        self._jobs[job] = _Sender(traffic, links, [*sent.values()])
+        for link in links:
+            self._users[link].add(job)
+        self._changed.update(links)
+        return traffic.speed(alone(sent, self._capacity))
 
     def end(self, job: int) -> None:
         """A job sends no more; nothing happens where it never did."""
         if job not in self._jobs:
             return
-        _, sent = self._jobs.pop(job)
-        for link in sent:
+        links = self._jobs.pop(job).links
+        for link in links:
             self._users[link].discard(job)
-        self._changed.update(sent)
+        self._changed.update(links)
 
     def speeds(self) -> dict[int, float]:
         """Return how fast jobs run now, of all that others may have slowed or freed since the last call.
@@ -96,19 +122,26 @@ class SharedLinks:
         These are the jobs on links that have changed, those that share links with these, and so on.
         """
         found: list[int] = []
-        links, seen = self._changed, set[str]()
+        links, seen = self._changed, set[int]()
         known = set[int]()
         while links:
             seen |= links
-            new = {job for link in links for job in self._users.get(link, ())} - known
+            new = set[int]().union(*(self._users[link] for link in links)) - known
             known |= new
             found += sorted(new)
-            links = {link for job in new for link in self._jobs[job][1]} - seen
+            links = set[int]().union(*(self._jobs[job].links for job in new)) - seen
         self._changed = set()
-        rates = max_min([self._jobs[job][1] for job in found], self._capacity)
+        if not found:
+            return {}
+        senders = [self._jobs[job] for job in found]
+        loads = np.zeros((len(senders), len(self._room)))
+        for row, sender in zip(loads, senders, strict=True):
+            row[sender.links] = sender.loads
+        used = loads.any(axis=0)
+        rates = filled(loads[:, used], self._room[used])
         return {
-            job: self._jobs[job][0].speed(float(rate))
-            for job, rate in zip(found, rates, strict=True)
+            job: sender.traffic.speed(rate)
+            for job, sender, rate in zip(found, senders, rates.tolist(), strict=True)
         }
 
 

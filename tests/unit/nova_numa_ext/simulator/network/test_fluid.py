@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_numa_ext.simulator.network.fluid import Pattern, Rates, capacities, demands, max_min
+from nova_numa_ext.simulator.network.fluid import (
+    Pattern,
+    Rates,
+    alone,
+    capacities,
+    demands,
+    max_min,
+)
 from placement_traits.errors import InvalidValueError
 from tests.support.fabrics import fabric
 
@@ -121,6 +128,12 @@ def by_programs(groups: Sequence[Mapping[str, float]], links: Mapping[str, float
         }
         fixed |= held or dict.fromkeys(free, least)
     return np.array([fixed[group] for group in range(len(groups))])
+
+
+def test_a_group_alone_is_as_fast_as_one_of_one_group() -> None:
+    for groups, links in map(drawn, range(50)):
+        for group in filter(None, groups):
+            assert [alone(group, links)] == max_min([group], links).tolist()
 
 
 def largest_difference(cases: range) -> float:
