@@ -8,12 +8,13 @@ PYTEST := $(PYTHON) -m pytest --durations=10
 REACHABLE := $(PYTHON) -m tests.reachable
 RALLY := $(or $(NUMA_EXT_LAB),.lab)/rally/venv
 NOVA33 := $(abspath $(or $(NUMA_EXT_LAB),.lab)/nova33)
+NEUTRON := $(abspath $(or $(NUMA_EXT_LAB),.lab)/neutron)
 
 # The tests start several hundred processes that import the same files: without byte code on the disk each of them
 # compiles them again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv cloud test check lint docs lab-up test-unit test-in-nova test-nova33 test-integration test-rotating test-long
+.PHONY: help venv cloud test check lint docs lab-up test-unit test-in-nova test-nova33 test-neutron test-integration test-rotating test-long
 .PHONY: man link sbom config bench test-rally rally rally-long clean distclean
 
 help:  ## show this list
@@ -74,6 +75,11 @@ test-nova33: venv  ## the scheduler's tests on nova 33 (2026.1), laid over the e
 	test -d $(NOVA33) || $(PYTHON) -m pip install -q --no-deps --target $(NOVA33) 'nova==33.*'
 	PYTHONPATH=$(NOVA33) $(PYTHON) -m pytest -q tests/unit/nova_numa_ext tests/functional/placement tests/functional/scheduler
 	PYTHONPATH=$(NOVA33) $(PYTHON) -m pytest -q tests/in_nova
+
+test-neutron: venv  ## openstack numa net qos on a real Neutron in process, laid over the environment
+	test -d $(NEUTRON) || $(PYTHON) -m pip install -q --no-deps --target $(NEUTRON) 'neutron==29.*' 'neutron-lib==5.*' 'os-ken==4.*' \
+	  'pecan==1.8.*' 'python-designateclient==7.*' 'python-novaclient==18.*' 'ncclient==0.7.*'
+	PYTHONPATH=$(NEUTRON) $(PYTHON) -m pytest -q tests/neutron
 
 test-integration: venv lab-up  ## integration tests on the lab (brings it up when it is down)
 	$(PYTEST) -v -o timeout=1200 tests/integration

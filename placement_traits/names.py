@@ -210,6 +210,9 @@ class InterferenceClass(StrEnum):
     DEVIL = "devil"
 
 
+TIER_DSCP: Final[Mapping[Tier, int]] = MappingProxyType({Tier.LC: 46, Tier.BE: 8})
+"""DSCP that packets of each tier carry outside of their host: EF and CS1."""
+
 TIER_TRAITS: Final[Mapping[Tier, NeighbourTrait]] = MappingProxyType(
     {Tier.LC: NeighbourTrait.LC, Tier.BE: NeighbourTrait.BE}
 )

@@ -18,12 +18,13 @@ from nova_numa_ext.cli.each import each
 from nova_numa_ext.cli.fabric_sources.aggregates import NovaAggregate
 from nova_numa_ext.cli.fleet import capacity_of_fleet, one_reading, what_if
 from nova_numa_ext.cli.jobs_client import SERVICE_TYPE, JobsClient
+from nova_numa_ext.cli.port_policies import PortPolicies
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.endpoints import COMPUTE_VERSION
 from nova_numa_ext.fabrics import PlacementFabrics
 from nova_numa_ext.heal.forgotten_groups import usage
 from nova_numa_ext.heal.group_claims import GroupMember, Swept, sweep
-from nova_numa_ext.heal.nova_servers import NovaServers
+from nova_numa_ext.heal.nova_servers import NovaServer, NovaServers
 from nova_numa_ext.policy.numa.capacity import HostCapacity
 from nova_numa_ext.policy.numa.whatif import Answer
 from placement_traits import beats, names, pool_reader, removal, server_costs
@@ -213,6 +214,14 @@ class Cloud:
     def fabrics(self) -> PlacementFabrics:
         """Return fabrics with what server groups hold there."""
         return PlacementFabrics(self._placement)
+
+    def servers(self) -> Iterator[NovaServer]:
+        """Yield all servers of all projects that are on a host."""
+        return NovaServers(self._connection.compute).all()
+
+    def port_policies(self) -> PortPolicies:
+        """Return Neutron's policies of ours."""
+        return PortPolicies(self._connection.network)
 
     def group_members(self, group: str) -> list[GroupMember]:
         """Return the servers of a server group; none where nova does not know it."""

@@ -16,7 +16,7 @@ from typing import Final
 from host_agent.decide.lanes.terms import LaneTerm
 from host_agent.model.lanes import LanePort, LaneQueue, UplinkFacts
 from placement_traits.errors import InvalidValueError
-from placement_traits.names import Tier
+from placement_traits.names import TIER_DSCP, Tier
 from placement_traits.reason import Reason
 
 HANDLE: Final = "4e"
@@ -116,9 +116,11 @@ def planned(
     rest = 1.0 - settings.strict_cap
     best_effort = rest * settings.best_effort_share
     lanes = (
-        TrafficLane(1, 46, settings.strict_cap, settings.strict_cap, is_strict=True),
+        TrafficLane(
+            1, TIER_DSCP[Tier.LC], settings.strict_cap, settings.strict_cap, is_strict=True
+        ),
         TrafficLane(2, None, rest - best_effort),
-        TrafficLane(3, 8, best_effort),
+        TrafficLane(3, TIER_DSCP[Tier.BE], best_effort),
     )
     return LanePlan(facts.device, facts.speed_mbps, queue, lanes, dict(_LANE_OF))
 

@@ -181,4 +181,6 @@ def test_the_page_says_so():
         "fabric export",
         "fabric calculate",
         "fabric verify",
+        "net qos apply",
+        "net qos remove",
     }
