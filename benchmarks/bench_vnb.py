@@ -6,9 +6,9 @@ times of the log: who shares with whom, in the order of the thesis? Then best fi
 replayed with jobs that slow each other, at each over-subscription: do blocks differ from best fit on the same logs?
 
 The whole study is hours: ``--keep DIR`` keeps each run, goes on where it was cut off, and takes what others have run
-with other ``--mix`` and ``--seeds`` into the same directory. Every run is shown. The seeds that are held out run with
-``--final`` only. Kept runs of other code are refused; ``--take-over`` has them count where a sample of them, run again,
-is as it was.
+with other ``--mix``, ``--over`` and ``--seeds`` into the same directory. Every run is shown. The seeds that are held
+out run with ``--final`` only. Kept runs of other code are refused; ``--take-over`` has them count where a sample of
+them, run again, is as it was.
 """
 
 import argparse
@@ -42,6 +42,7 @@ POLICIES = (
 ORDER = tuple(each for each in POLICIES if each is not PolicyName.BEST_FIT)
 """Of the thesis: each shares less than the one before, the last one nothing."""
 RIVALS = (PolicyName.VNB, PolicyName.BEST_FIT)
+UNSLOWED = "none"
 SHARING = ("per_group", "sharing", "leaf_pairs", "pod_pairs")
 PAIRS = ("leaf_pairs", "pod_pairs")
 COMPARED = (
@@ -89,18 +90,26 @@ def seeds_of(text: str, *, final: bool) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def runs_of(names: Sequence[str], seeds: Sequence[int], jobs: int) -> list[VnbRun]:
-    """Return the runs of a study, log by log."""
+def runs_of(
+    names: Sequence[str], seeds: Sequence[int], jobs: int, parts: Sequence[str] = ()
+) -> list[VnbRun]:
+    """Return the runs of a study, log by log.
+
+    :param parts: of :func:`parts_of_a_log`; none: all
+    """
     found = []
     for seed in seeds:
         for name in names:
-            found += [VnbRun(name, seed, jobs, policy) for policy in POLICIES]
-            found += [
-                VnbRun(name, seed, jobs, policy, over)
-                for over in oversubscriptions()
-                for policy in RIVALS
-            ]
+            for part in parts or parts_of_a_log():
+                over = None if part == UNSLOWED else float(part)
+                policies = POLICIES if over is None else RIVALS
+                found += [VnbRun(name, seed, jobs, policy, over) for policy in policies]
     return found
+
+
+def parts_of_a_log() -> list[str]:
+    """Return what each log is replayed with: without slowness, then over-subscriptions."""
+    return [UNSLOWED, *(f"{over:g}" for over in oversubscriptions())]
 
 
 def falls(of_policy: Mapping[PolicyName, Figures], figures: Sequence[str]) -> bool:
@@ -179,6 +188,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=8000, help="of a log")
     parser.add_argument("--seeds", default="1", help="such as 1-20 (default: %(default)s)")
     parser.add_argument("--mix", choices=[*mixes()], action="append", help="default: all")
+    parser.add_argument(
+        "--over",
+        choices=parts_of_a_log(),
+        action="append",
+        help="over-subscriptions, none: runs without slowness, for the order of policies; default: all",
+    )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep runs, and go on from there")
     parser.add_argument(
         "--take-over",
@@ -194,7 +209,7 @@ def main() -> None:
     """Replay all logs."""
     args = arguments()
     seeds = seeds_of(args.seeds, final=args.final)
-    runs = runs_of(args.mix or [*mixes()], seeds, args.jobs)
+    runs = runs_of(args.mix or [*mixes()], seeds, args.jobs, args.over or ())
 
     def progress(run: VnbRun, left: int) -> None:
         report.progress(f"{left} left: {run.name.removesuffix('.json')}")

@@ -19,6 +19,7 @@ from benchmarks.bench_vnb import (
     differences,
     falls,
     mixes_in_order,
+    parts_of_a_log,
     runs_of,
     seeds_of,
 )
@@ -190,3 +191,18 @@ def test_blocks_are_compared_with_best_fit_on_the_same_logs() -> None:
     assert {over for over, _ in found} == {1.0, 2.0, 4.0, 8.0}
     assert {each.answer for each in found.values()} == {"more"}
     assert differences({run: each for run, each in figures.items() if run.seed == 1}) == {}
+
+
+def test_parts_of_logs_are_run_alone_and_all_of_them_are_the_study() -> None:
+    runs = runs_of(["c1", "p0"], [1, 2], 30)
+    assert len(set(runs)) == len(runs) == 2 * 2 * (len(POLICIES) + 4 * len(RIVALS))
+    assert [run.mix for run in runs[:13]] == ["c1"] * 13
+    assert [run.seed for run in runs[:26]] == [1] * 26, "all mixes get the next seed"
+    by_part = [
+        run for part in parts_of_a_log() for run in runs_of(["c1", "p0"], [1, 2], 30, [part])
+    ]
+    assert set(by_part) == set(runs)
+    narrow = runs_of(["c1"], [1], 30, ["8", "2"])
+    assert [(run.oversubscription, run.policy) for run in narrow] == [
+        (over, policy) for over in (8.0, 2.0) for policy in RIVALS
+    ]
