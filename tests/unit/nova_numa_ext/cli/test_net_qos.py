@@ -118,7 +118,7 @@ def test_what_others_have_given_a_policy_stays() -> None:
 
 def test_servers_that_are_not_managed_or_ask_for_nonsense_are_left_out() -> None:
     neutron = Neutron(of("off"), of("wrong"))
-    off = server_of("off", Tier.LC, managed="false")
+    off = server_of("off", Tier.BE, managed="false")
     wrong = server_of("wrong", Tier.LC, slo_p99_us="soon")
     assert results(neutron, off, wrong) == {}
 
