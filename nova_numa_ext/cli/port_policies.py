@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QoS policies of Neutron that mark what servers send by their tier, on ports that nobody has given a policy.
+"""QoS policies of Neutron that mark what servers send by their tier, on ports without one.
 
 Neutron then writes the DSCP at each host, whichever of its agents is there, and switches can order by it. There are two
 policies, ``numa-ext-lc`` and ``numa-ext-be``, each with one rule. A port is touched only where neither it nor its
 network has a policy: what Neutron knows of its revision then must still be so when ours is attached, so a policy that
-somebody else gives it in between stays.
+is given to it in between stays.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,7 +38,7 @@ class PortResult(StrEnum):
     OTHER_TIER = "has that of the other tier: openstack numa net qos remove, then apply again"
     HAS_POLICY = "left alone: the port has a policy"
     NETWORK_HAS_POLICY = "left alone: its network has a policy"
-    CHANGED = "left alone: somebody changed it meanwhile"
+    CHANGED = "left alone: changed meanwhile"
     GONE = "gone meanwhile"
     REFUSED = "refused by Neutron"
     REMOVED = "removed"
@@ -112,7 +112,7 @@ class PortPolicies:
             try:
                 self._network.delete_qos_policy(policy)
             except errors.ConflictException:
-                continue  # a network, or a port of no server, has it: whoever gave it
+                continue  # a network, or a port of no server, has it
 
     def _why_not(self, port: Any, tier: Tier, ids: Mapping[Tier, str | None]) -> PortResult | None:
         if port.qos_policy_id:

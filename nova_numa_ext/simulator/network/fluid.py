@@ -102,7 +102,7 @@ def max_min(demanded: Sequence[Mapping[str, float]], capacity: Mapping[str, floa
 
 
 def alone(demanded: Mapping[str, float], capacity: Mapping[str, float]) -> float:
-    """Return the rate of a group with nobody beside it, as :func:`max_min` would.
+    """Return the rate of a group that has the links alone, as :func:`max_min` would.
 
     :param demanded: what it sends over links at rate 1, above 0
     :param capacity: of these links, above 0, in the same unit
