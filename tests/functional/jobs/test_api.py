@@ -1708,10 +1708,18 @@ def test_decisions_are_listed_page_by_page(client, jobs):
         ({"objective_ms": 35}, {}, "minProperties 1"),
         ({"objective_ms": 35}, {"csv": "a", "prometheus": QUERIES}, "maxProperties 1"),
         ({"objective_ms": 35}, {"prometheus": {"reads": "r"}}, "an object with reads, latency_ms"),
-        ({"objective_ms": 35}, {"prometheus": QUERIES | {"url": "http://x"}}, "only disturbed"),
+        (
+            {"objective_ms": 35},
+            {"prometheus": QUERIES | {"url": "http://x"}},
+            "only cannot_fix, disturbed",
+        ),
         ({"objective_ms": 35, "period_s": 33.3333}, {"prometheus": QUERIES}, "a multiple of 0.01"),
         ({"objective_ms": 35}, {"agents": {}}, "an object with names"),
-        ({"objective_ms": 35}, {"agents": {"names": "a", "reads": "r"}}, "only disturbed, names"),
+        (
+            {"objective_ms": 35},
+            {"agents": {"names": "a", "reads": "r"}},
+            "only cannot_fix, disturbed, names",
+        ),
         ({"objective_ms": 35, "period_s": 33.3333}, {"agents": {"names": "a"}}, "multiple of 0.01"),
     ],
 )
