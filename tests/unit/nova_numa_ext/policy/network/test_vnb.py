@@ -96,6 +96,9 @@ def test_remainders_share_one_leaf_and_nothing_else() -> None:
         "p00": {POD_UPLINK: 1},
     }
     assert first.layouts == {"l002": LeafLayout.REMAINDER}
+    assert BlockLimits.of(groups.leafs).large == 2, (
+        "the leaf for remainders is large groups' ground"
+    )
     second = groups.start("forty-one", quiet(41))
     assert groups.hosts("forty-one") == {"l002": 5, "l003": 18, "l004": 18}
     assert second.layouts == {}
