@@ -21,7 +21,7 @@ NOVA_CONF = ("/etc/nova/nova.conf", ".lab/etc/nova/nova.conf")
 # Other tests run these; tests/unit/test_documented_commands.py has their parsers read the words of the pages. Some read
 # files of the user's and no cloud (tests/unit/nova_numa_ext); fabrics, groups and pools want their own providers
 # (tests/functional/placement: test_fabric_commands.py, test_group_commands.py, test_pools.py), jobs and leases the job
-# service (tests/functional/jobs/test_job_commands.py).
+# service (tests/functional/jobs/test_job_commands.py), ports their Neutron (tests/neutron).
 ELSEWHERE = (
     ("simulate", "trace"),
     ("simulate", "network"),
@@ -31,6 +31,7 @@ ELSEWHERE = (
     ("fabric",),
     ("pool",),
     ("lease",),
+    ("net", "qos"),
 )
 
 
