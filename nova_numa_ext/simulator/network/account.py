@@ -33,6 +33,7 @@ class LeafAccount:
         self._units = Counter[str]()
         self._held: dict[str, Counter[str]] = {}
         self._uplinks = Counter[str]()
+        self._free = sum(fabric.sizes.values())
         self._seen: Leafs | None = None  # since the last change
         self._leafs = [
             Leaf(
@@ -55,6 +56,11 @@ class LeafAccount:
             )
         return self._seen
 
+    @property
+    def free(self) -> int:
+        """Hosts of all leafs that no group is on."""
+        return self._free
+
     def copy(self) -> Self:
         """Return an account of its own with the same groups."""
         made = object.__new__(type(self))
@@ -63,6 +69,7 @@ class LeafAccount:
         made._held = {leaf: Counter(held) for leaf, held in self._held.items()}
         made._uplinks = Counter(self._uplinks)
         made._leafs = list(self._leafs)
+        made._free = self._free
         made._seen = None
         return made
 
@@ -86,6 +93,7 @@ class LeafAccount:
                 held=kept,
                 residents=residents(made._units[here.name], here.size, here.block, kept),
             )
+        made._free = sum(leaf.free for leaf in made._leafs)
         return made
 
     def start(self, plan: LeafPlan) -> None:
@@ -113,6 +121,7 @@ class LeafAccount:
             at = self._at[place.leaf]
             leaf = self._leafs[at]
             held = {**self._held.get(place.leaf, {})}
+            self._free -= sign * place.hosts
             self._leafs[at] = replace(
                 leaf,
                 free=leaf.free - sign * place.hosts,

@@ -11,9 +11,10 @@ any of its disciplines; for backfill jobs end when they have said.
 """
 
 import heapq
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from nova_numa_ext.policy.jobs.job import ActiveJob, Job
 from nova_numa_ext.policy.jobs.plan import Plan
@@ -163,6 +164,73 @@ class _Pace:
         return now + self.left_s / speed
 
 
+class _WaitingJobs:
+    """Jobs that wait, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, tuple[LoggedJob, Job]] = {}
+        self._of_size: dict[int, list[tuple[int, Job]]] = {}  # with their turns
+        self._turns: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def in_order(self) -> list[Job]:
+        """All of them."""
+        return [job for _, job in self._jobs.values()]
+
+    def add(self, job: LoggedJob) -> None:
+        """A job comes."""
+        asked = queued(job)
+        turn = self._turns[asked.uuid] = len(self._turns)
+        self._jobs[asked.uuid] = job, asked
+        self._of_size.setdefault(job.hosts, []).append((turn, asked))
+
+    def take(self, uuid: str) -> LoggedJob:
+        """Return a job, which waits no more."""
+        job, _ = self._jobs.pop(uuid)
+        same = self._of_size[job.hosts]
+        del same[bisect_left(same, self._turns[uuid], key=_turn)]
+        if not same:
+            del self._of_size[job.hosts]
+        return job
+
+    def not_refused(self, planner: FabricPlanner, claims: FabricClaims) -> Iterator[Job]:
+        """Yield jobs in order without those of sizes that are known to be refused.
+
+        A size that is refused at first stays so. One that is refused meanwhile comes back when a job has started, from
+        there on in the order: a place that is taken can make another one better.
+
+        :param claims: while jobs start, these change
+        """
+        sizes = {hosts for hosts in self._of_size if not planner.is_refused(hosts, claims)}
+        heads = list(self._behind(-1, sizes))
+        heapq.heapify(heads)
+        while heads:
+            turn, hosts, job = heapq.heappop(heads)
+            if planner.is_refused(hosts, claims):
+                continue
+            changes = claims.changes
+            yield job
+            gone = {hosts}
+            if claims.changes > changes:
+                gone = sizes - {hosts for _, hosts, _ in heads}
+            for head in self._behind(turn, gone):
+                heapq.heappush(heads, head)
+
+    def _behind(self, turn: int, sizes: Iterable[int]) -> Iterator[tuple[int, int, Job]]:
+        """Yield the first job of each size behind a turn, with its own turn and its size."""
+        for hosts in sizes:
+            same = self._of_size[hosts]
+            at = bisect_right(same, turn, key=_turn)
+            if at < len(same):
+                yield same[at][0], hosts, same[at][1]
+
+
+_turn = itemgetter(0)
+
+
 class _Replay:
     def __init__(
         self,
@@ -179,8 +247,7 @@ class _Replay:
         )
         self._settings = settings(discipline)
         self._is_greedy = discipline is Discipline.GREEDY
-        self._waiting: dict[str, tuple[LoggedJob, Job]] = {}
-        self._kinds = Counter[Hashable]()
+        self._waiting = _WaitingJobs()
         self._slowing = slowing
         self._links = SharedLinks(fabric, slowing.oversubscription) if slowing else None
         self._ends: list[tuple[float, int]] = []
@@ -211,8 +278,7 @@ class _Replay:
 
     def submit(self, job: LoggedJob) -> None:
         """A job comes into the queue."""
-        self._waiting[str(job.number)] = job, queued(job)
-        self._kinds[job.hosts] += 1
+        self._waiting.add(job)
 
     def end_until(self, now: float) -> None:
         """Take off all jobs that have ended."""
@@ -248,34 +314,17 @@ class _Replay:
 
     def try_queue(self, now: float) -> None:
         """Have one round of the queue."""
-        sizes = {each.hosts for each, _ in self._waiting.values()}
-        known = {hosts for hosts in sizes if self._is_known(hosts)}
-        waiting = [job for each, job in self._waiting.values() if each.hosts not in known]
-        if not waiting:
+        if not self._waiting:
             return
-        kinds = self._kinds
-        if len(waiting) < len(self._waiting):
-            kinds = Counter[Hashable](job.parts[0].count for job in waiting)
-        found = decide(
-            waiting, self._active.values(), self._fleet, now, self._settings, kinds=kinds
-        )
+        waiting: Iterable[Job] = self._waiting.in_order
+        if self._is_greedy:  # what has been refused is in no other's way
+            waiting = self._waiting.not_refused(self._planner, self._claims)
+        found = decide(waiting, self._active.values(), self._fleet, now, self._settings)
         for start in found.starts:
-            job = self._left(start.job.uuid)
+            job = self._waiting.take(start.job.uuid)
             self._active[start.job.uuid] = ActiveJob(start.job, start.plan, now)
             self._start(job, start.plan.places[0], now)
-        self.never += map(self._left, found.ended)
-
-    def _is_known(self, hosts: int) -> bool:
-        """Tell whether it is known that jobs of so many hosts have no place and are in no other's way."""
-        return self._is_greedy and self._planner.is_refused(hosts, self._claims)
-
-    def _left(self, uuid: str) -> LoggedJob:
-        """Take a job off the queue."""
-        job, _ = self._waiting.pop(uuid)
-        self._kinds[job.hosts] -= 1
-        if not self._kinds[job.hosts]:
-            del self._kinds[job.hosts]
-        return job
+        self.never += map(self._waiting.take, found.ended)
 
     def _nodes(self, found: LeafPlan) -> tuple[frozenset[str], frozenset[str]]:
         leafs = frozenset(one.leaf for one in found.places)

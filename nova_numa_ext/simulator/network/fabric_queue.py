@@ -70,17 +70,19 @@ class FabricClaims:
 
     def __init__(self, account: LeafAccount) -> None:
         self.account = account
+        self.changes = 0
+        """How often jobs have started or ended so far."""
         self._refused: dict[Hashable, float] = {}
 
     def take(self, job: Job, plan: Plan[LeafPlan]) -> None:
         """Put a job on its leafs."""
         self.account.start(plan.places[0])
-        self._refused.clear()
+        self._changed()
 
     def give(self, job: Job, plan: Plan[LeafPlan]) -> None:
         """Take a job off its leafs."""
         self.account.end(plan.places[0])
-        self._refused.clear()
+        self._changed()
 
     def copy(self) -> Self:
         """Return claims of their own with the same jobs."""
@@ -89,6 +91,10 @@ class FabricClaims:
     def either(self, other: Self) -> Self:
         """Return the claims in which free is what is free in both."""
         return type(self)(self.account.either(other.account))
+
+    def _changed(self) -> None:
+        self.changes += 1
+        self._refused.clear()
 
     def refuse(self, what: Hashable, least: float) -> None:
         """Remember a refusal.
@@ -121,7 +127,8 @@ class FabricPlanner:
         self._share = SHARES.get(policy, UplinkShare.SHARED)
         self._options = PlanOptions() if policy in SHARES else PlanOptions(policy)
         self._empty = LeafAccount(fabric)
-        self._ever: dict[int, Reason | None] = {}
+        self._never: dict[int, Reason] = {}  # on the empty fabric
+        self._fitting: set[int] = set()
         self._remembers = remembers
 
     def kind(self, job: Job, now: float) -> Hashable:
@@ -138,17 +145,24 @@ class FabricPlanner:
         found = self._asked(hosts, claims.account)
         if isinstance(found, LeafPlan):
             return Plan((found,))
-        if hosts not in self._ever:
+        if hosts not in self._fitting and hosts not in self._never:
             alone = self._asked(hosts, self._empty)
-            self._ever[hosts] = alone if isinstance(alone, Reason) else None
-        never = self._ever[hosts]
-        if never is not None:
-            return Never((never,))
+            if isinstance(alone, Reason):
+                self._never[hosts] = alone
+            else:
+                self._fitting.add(hosts)
+        if hosts in self._never:
+            return Never((self._never[hosts],))
         claims.refuse(*self._least(hosts, found))
         return _wait(found)
 
     def is_refused(self, hosts: int, claims: FabricClaims) -> bool:
-        """Return whether it is known that so many hosts have no place now."""
+        """Return whether it is known that so many hosts have no place now.
+
+        Where fewer are free no policy has one; but of jobs that may never have one, the policy is asked first.
+        """
+        if self._remembers and hosts > claims.account.free and hosts in self._fitting:
+            return True
         return claims.refuses(self._needs(hosts))
 
     def _asked(self, hosts: int, account: LeafAccount) -> LeafPlan | Reason:
