@@ -170,11 +170,12 @@ def _in_company(
             return _kept_off(leafs, allowed, request.hosts)
     if len(found) == 1:
         return found
-    companies = {at: company(leafs.leafs[at], request.net_class) for at in allowed}
     for worst in (Company.GOOD, Company.FAIR):
-        if all(companies[one.at] <= worst for one in found):
+        if all(company(leafs.leafs[one.at], request.net_class) <= worst for one in found):
             break
-        narrower = [at for at in allowed if companies[at] <= worst]
+        narrower = [
+            at for at in allowed if company(leafs.leafs[at], request.net_class) <= worst
+        ]
         better = allocate(leafs, narrower, request.hosts, request.slice_hosts)
         if not isinstance(better, Reason):
             return better

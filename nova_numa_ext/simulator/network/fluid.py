@@ -116,15 +116,24 @@ def filled(loads: Rates, room: Rates) -> Rates:
     :param loads: what each group sends over each link at rate 1, 0 or more, groups x links
     :param room: what each link passes, above 0, in the same unit
     """
-    rates = np.ones(len(loads))
-    active = loads.any(axis=1)
-    while active.any():
-        rising = loads[active].sum(axis=0)
+    groups, links = loads.shape
+    rates = np.ones(groups)
+    senders, used = np.nonzero(loads)
+    sent = loads[senders, used]
+    active = np.zeros(groups, np.bool_)
+    active[senders] = True
+    while len(senders):  # of what is sent by groups that still speed up
+        rising = np.bincount(used, sent, links)
         left = room - rates[~active] @ loads[~active]
-        at_full = np.divide(left, rising, out=np.full(len(room), np.inf), where=rising > 0)
+        at_full = np.divide(left, rising, out=np.full(links, np.inf), where=rising > 0)
         rate = max(0.0, min(1.0, float(at_full.min())))
         full = at_full <= rate * (1.0 + _EQUAL)
-        stopped = active & ((loads[:, full] > 0).any(axis=1) if rate < 1.0 else True)
+        stopped = active.copy()
+        if rate < 1.0:
+            stopped[:] = False
+            stopped[senders[full[used]]] = True
         rates[stopped] = rate
         active &= ~stopped
+        going_on = active[senders]
+        senders, used, sent = senders[going_on], used[going_on], sent[going_on]
     return rates

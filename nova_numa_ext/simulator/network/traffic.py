@@ -66,12 +66,12 @@ class _Sender:
 
     :param traffic: what it sends
     :param links: numbers of those that it uses
-    :param loads: what it sends over each of them at rate 1, in links of a host
+    :param loads: what it sends over all links at rate 1, in links of a host
     """
 
     traffic: JobTraffic
     links: Sequence[int]
-    loads: Sequence[float]
+    loads: Rates
 
 
 class SharedLinks:
@@ -101,7 +101,9 @@ class SharedLinks:
         if not sent:
             return 1.0
         links = [self._at[link] for link in sent]
-        self._jobs[job] = _Sender(traffic, links, [*sent.values()])
+        loads = np.zeros(len(self._room))
+        loads[links] = [*sent.values()]
+        self._jobs[job] = _Sender(traffic, links, loads)
         for link in links:
             self._users[link].add(job)
         self._changed.update(links)
@@ -134,9 +136,7 @@ class SharedLinks:
         if not found:
             return {}
         senders = [self._jobs[job] for job in found]
-        loads = np.zeros((len(senders), len(self._room)))
-        for row, sender in zip(loads, senders, strict=True):
-            row[sender.links] = sender.loads
+        loads = np.array([sender.loads for sender in senders])
         used = loads.any(axis=0)
         rates = filled(loads[:, used], self._room[used])
         return {
