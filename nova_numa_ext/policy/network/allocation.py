@@ -83,7 +83,7 @@ def one_by_one(leaf: Leaf, at: int, hosts: int, layout: LeafLayout) -> Take | No
 
     :param layout: that an untouched leaf gets for it
     """
-    if hosts > leaf.room:
+    if hosts > leaf.singles:
         return None
     if leaf.is_untouched:
         return Take(at, hosts, {class_of(layout): hosts}, layout)

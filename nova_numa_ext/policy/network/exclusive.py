@@ -24,14 +24,7 @@ def exclusive(leafs: Leafs, allowed: Sequence[int], hosts: int, slice_hosts: int
     """Choose leafs for a group that holds nothing yet."""
     if hosts <= leafs.usual_size:
         return _small(leafs, allowed, hosts)
-    rooms: dict[str, dict[int, int]] = {}
-    shared = {leaf.pod for leaf in leafs.leafs if leaf.residents}
-    for at in allowed:
-        leaf = leafs.leafs[at]
-        room = _room(leaf) // slice_hosts * slice_hosts
-        if leaf.pod and room and not leafs.uplinks.get(leaf.pod) and leaf.pod not in shared:
-            rooms.setdefault(leaf.pod, {})[at] = room
-    pods = list(rooms.values())
+    pods = leafs.once(_pods, allowed, slice_hosts)
     sums = {number: sum(pod.values()) for number, pod in enumerate(pods)}
     if sum(sums.values()) < hosts:
         return Reason(GroupTerm.PODS, sum(sums.values()), hosts)
@@ -46,19 +39,31 @@ def exclusive(leafs: Leafs, allowed: Sequence[int], hosts: int, slice_hosts: int
     return tuple(takes)
 
 
+def _pods(leafs: Leafs, allowed: Sequence[int], slice_hosts: int) -> list[dict[int, int]]:
+    """Return the room of each pod that has no other large group, by leaf."""
+    rooms: dict[str, dict[int, int]] = {}
+    shared = {leaf.pod for leaf in leafs.leafs if leaf.residents}
+    for at in allowed:
+        leaf = leafs.leafs[at]
+        room = leaf.singles // slice_hosts * slice_hosts
+        if leaf.pod and room and not leafs.uplinks.get(leaf.pod) and leaf.pod not in shared:
+            rooms.setdefault(leaf.pod, {})[at] = room
+    return list(rooms.values())
+
+
 def _small(leafs: Leafs, allowed: Sequence[int], hosts: int) -> Found:
-    for at in reversed(allowed):
-        if found := one_by_one(leafs.leafs[at], at, hosts, LeafLayout.WHOLE):
-            return (found,)
-    rooms = [_room(leafs.leafs[at]) for at in allowed]
-    return Reason(GroupTerm.ONE_LEAF, max(rooms, default=0), hosts)
+    most = leafs.once(_most_singles, allowed)
+    if hosts > most:
+        return Reason(GroupTerm.ONE_LEAF, most, hosts)
+    return next(
+        (found,)
+        for at in reversed(allowed)
+        if (found := one_by_one(leafs.leafs[at], at, hosts, LeafLayout.WHOLE))
+    )
 
 
-def _room(leaf: Leaf) -> int:
-    """Hosts that can be taken one by one."""
-    if leaf.is_untouched or leaf.layout is not LeafLayout.PARTITIONED:
-        return leaf.room
-    return leaf.rest_free
+def _most_singles(leafs: Leafs, allowed: Sequence[int]) -> int:
+    return max([leafs.leafs[at].singles for at in allowed], default=0)
 
 
 def _take(leaf: Leaf, at: int, hosts: int) -> Take:

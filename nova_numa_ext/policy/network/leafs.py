@@ -14,9 +14,9 @@ resource class          layout            who holds it
 ======================  ================  ====================================================
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final, Self, TypeVar, TypeVarTuple, cast
 
 from placement_traits import names
 from placement_traits.fabric import LeafLayout
@@ -24,6 +24,9 @@ from placement_traits.names import WHOLE_UPLINK, NetClass
 
 Held = Mapping[str, int]
 """Resource class -> hosts."""
+
+_Known = TypeVar("_Known")
+_More = TypeVarTuple("_More")
 
 _SINGLE: Final = {
     LeafLayout.REMAINDER: names.LEAF_REMAINDER,
@@ -57,12 +60,18 @@ class Leaf:
     residents: tuple[NetClass, ...] = ()
     oversubscription: float | None = None
     drained: int = 0
+    pod: str = field(init=False, repr=False, compare=False)
+    """The node right above it, '' where leafs are the highest level."""
+    planned_size: int = field(init=False, repr=False, compare=False)
+    """Hosts that the plan has there, drained or not."""
     held_hosts: int = field(init=False, repr=False, compare=False)
     """Hosts that groups hold."""
     room: int = field(init=False, repr=False, compare=False)
     """Hosts that are free and that no group holds."""
     is_untouched: bool = field(init=False, repr=False, compare=False)
     """No group holds anything, so that its layout may change."""
+    is_all_free: bool = field(init=False, repr=False, compare=False)
+    """Every host is free and no group holds anything."""
     is_quiet: bool = field(init=False, repr=False, compare=False)
     """A quiet group of several leafs has blocks there: its uplinks are that group's alone.
 
@@ -78,6 +87,8 @@ class Leaf:
     """Blocks that a group can take now."""
     rest_free: int = field(init=False, repr=False, compare=False)
     """Hosts beside the blocks that a group can take now."""
+    singles: int = field(init=False, repr=False, compare=False)
+    """Hosts that a group can take one by one now, by the layout."""
 
     def __post_init__(self) -> None:
         # What follows from the fields is asked for thousands of times for each change of a leaf.
@@ -91,38 +102,28 @@ class Leaf:
             blocks_free = max(0, min(self.size // self.block - taken, room // self.block))
             rest = self.size % self.block - self.held.get(names.LEAF_REST, 0)
             rest_free = max(0, min(rest, room))
+        is_whole = not held or self.layout is not LeafLayout.PARTITIONED
         for name, value in (
+            ("pod", self.above[0] if self.above else ""),
+            ("planned_size", self.size + self.drained),
             ("held_hosts", held),
             ("room", room),
             ("is_untouched", not held),
+            ("is_all_free", not held and not self.drained and self.free >= self.size),
             ("is_quiet", bool(blocks)),
             ("is_large", bool(blocks) or remainder),
             ("is_remainder", remainder),
             ("is_small", bool(self.held.get(names.LEAF_HOST))),
             ("blocks_free", blocks_free),
             ("rest_free", rest_free),
+            ("singles", room if is_whole else rest_free),
         ):
             object.__setattr__(self, name, value)
-
-    @property
-    def pod(self) -> str:
-        """The node right above it, '' where leafs are the highest level."""
-        return self.above[0] if self.above else ""
-
-    @property
-    def planned_size(self) -> int:
-        """Hosts that the plan has there, drained or not."""
-        return self.size + self.drained
 
     @property
     def emptied(self) -> "Leaf":
         """The leaf without any group, and not drained."""
         return replace(self, size=self.planned_size, drained=0, held={}, residents=())
-
-    @property
-    def is_all_free(self) -> bool:
-        """Every host is free and no group holds anything."""
-        return self.is_untouched and not self.drained and self.free >= self.size
 
     def whole_claim(self) -> dict[str, int]:
         """What a group holds that has this leaf alone."""
@@ -151,9 +152,32 @@ class Leafs:
     uplinks: Mapping[str, int] = field(default_factory=dict)
     size: int = field(init=False, repr=False, compare=False)
     """Hosts that the plan has in all leafs, drained or not."""
+    largest: int = field(init=False, repr=False, compare=False)
+    """Hosts that the plan has in the largest leaf; 0 without one."""
+    _known: dict[Hashable, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", sum(leaf.planned_size for leaf in self.leafs))
+        sizes = [leaf.planned_size for leaf in self.leafs]
+        object.__setattr__(self, "size", sum(sizes))
+        object.__setattr__(self, "largest", max(sizes, default=0))
+
+    def once(
+        self,
+        find: Callable[[Self, Sequence[int], *_More], _Known],
+        allowed: Sequence[int],
+        *more: *_More,
+    ) -> _Known:
+        """Return what a function finds in some leafs; where these are all, it is asked once.
+
+        :param allowed: positions of leafs, each once
+        :param more: what else it is given
+        """
+        if len(allowed) < len(self.leafs):
+            return find(self, allowed, *more)
+        what = (find, *more)
+        if what not in self._known:
+            self._known[what] = find(self, allowed, *more)
+        return cast(_Known, self._known[what])
 
     @property
     def emptied(self) -> "Leafs":

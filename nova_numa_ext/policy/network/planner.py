@@ -173,9 +173,7 @@ def _in_company(
     for worst in (Company.GOOD, Company.FAIR):
         if all(company(leafs.leafs[one.at], request.net_class) <= worst for one in found):
             break
-        narrower = [
-            at for at in allowed if company(leafs.leafs[at], request.net_class) <= worst
-        ]
+        narrower = [at for at in allowed if company(leafs.leafs[at], request.net_class) <= worst]
         better = allocate(leafs, narrower, request.hosts, request.slice_hosts)
         if not isinstance(better, Reason):
             return better
@@ -245,7 +243,7 @@ def _near_own(leafs: Leafs, request: GroupRequest, allocate: Allocate) -> Found:
 
 def _plan(leafs: Leafs, request: GroupRequest, options: PlanOptions, takes: Takes) -> LeafPlan:
     claims = request.holds or _claims(leafs, request, takes)
-    least = -(-request.hosts // max(leaf.planned_size for leaf in leafs.leafs))
+    least = -(-request.hosts // leafs.largest)
     return LeafPlan(
         tuple(LeafPlaces(leafs.leafs[one.at].name, one.hosts) for one in takes),
         claims,

@@ -33,7 +33,7 @@ from nova_numa_ext.policy.network.allocation import (
     one_by_one,
     rest_of,
 )
-from nova_numa_ext.policy.network.leafs import Leafs
+from nova_numa_ext.policy.network.leafs import Leaf, Leafs
 from nova_numa_ext.policy.network.terms import GroupTerm
 from placement_traits import names
 from placement_traits.fabric import LeafLayout
@@ -74,41 +74,29 @@ class Vnb:
 
     def __call__(self, leafs: Leafs, allowed: Sequence[int], hosts: int, slice_hosts: int) -> Found:
         """Choose leafs for a group that holds nothing yet."""
-        limits = BlockLimits.of(leafs)
         if hosts <= leafs.usual_size:
-            return _small(leafs, allowed, hosts, limits)
-        whole = {node for node, units in leafs.uplinks.items() if units >= WHOLE_UPLINK}
-        ground = [at for at in allowed if at < limits.small]
-        if whole:
-            ground = [at for at in ground if leafs.leafs[at].pod not in whole]
-        alone = [at for at in ground if not leafs.leafs[at].residents]
+            return _small(leafs, allowed, hosts)
+        ground = leafs.once(_LargeGround.of, allowed)
         block = leafs.leafs[0].block
         if hosts % block == 0 and block % slice_hosts == 0:
-            return _blocks(leafs, alone, hosts // block, block)
+            return _blocks(leafs, ground.blocks, hosts // block, block)
         if self.is_balanced:
-            return _balanced(leafs, alone, hosts, slice_hosts)
+            return _balanced(leafs, ground, hosts, slice_hosts)
         return self._whole_leafs(leafs, ground, hosts, slice_hosts)
 
     def _whole_leafs(
-        self, leafs: Leafs, ground: Sequence[int], hosts: int, slice_hosts: int
+        self, leafs: Leafs, ground: "_LargeGround", hosts: int, slice_hosts: int
     ) -> Found:
         usable = leafs.usual_size // slice_hosts * slice_hosts
         if not usable:
             return Reason(GroupTerm.SLICES, hosts, slice_hosts)
         needed, remainder = divmod(hosts, usable)
-        free = [
-            at
-            for at in ground
-            if leafs.leafs[at].is_all_free
-            and not leafs.leafs[at].residents
-            and leafs.leafs[at].size >= leafs.usual_size
-        ]
-        refused = Reason(GroupTerm.WHOLE_LEAFS, len(free), needed)
-        for chosen in _contiguous(leafs, free, needed):
+        refused = Reason(GroupTerm.WHOLE_LEAFS, len(ground.whole), needed)
+        for chosen in _contiguous(leafs, ground.whole, needed):
             takes = [all_of(leafs.leafs[at], at, usable) for at in chosen]
             if not remainder:
                 return tuple(takes)
-            last = self._remainder(leafs, ground, chosen, remainder)
+            last = self._remainder(leafs, ground.all, chosen, remainder)
             if last:
                 return tuple(sorted((*takes, last), key=lambda one: one.at))
             made = sum(leaf.is_remainder for leaf in leafs.leafs)
@@ -146,33 +134,109 @@ class Vnb:
         return one_by_one(leafs.leafs[best[1]], best[1], hosts, LeafLayout.REMAINDER)
 
 
-def _small(leafs: Leafs, allowed: Sequence[int], hosts: int, limits: BlockLimits) -> Found:
-    for at in reversed(allowed):
-        if at <= limits.large:
-            break
-        found = one_by_one(leafs.leafs[at], at, hosts, LeafLayout.WHOLE)
-        if found:
-            return (found,)
-    below = [at for at in allowed if at <= limits.large]
-    for at in below:
-        leaf = leafs.leafs[at]
-        if not leaf.is_quiet or leaf.blocks_free:
-            continue
-        if found := rest_of(leaf, at, hosts):
-            return (found,)
-    for at in below:
-        leaf = leafs.leafs[at]
-        if not leaf.is_remainder:
-            continue
-        if found := one_by_one(leaf, at, hosts, LeafLayout.REMAINDER):
-            return (found,)
-    rooms = [leafs.leafs[at].room for at in allowed if at > limits.large]
-    return Reason(GroupTerm.ONE_LEAF, max(rooms, default=0), hosts)
+@dataclass(frozen=True, slots=True)
+class _SmallGround:
+    """Where groups may go that fit in one leaf.
+
+    :param above: the leafs above the large groups', from the last on down
+    :param below: the others
+    :param singles: hosts that the best of the former gives one by one
+    :param room: hosts that are free on the one of them with most
+    :param rest: hosts that the best of the latter has beside its blocks
+    :param remainder: hosts that the best leaf for remainders gives
+    """
+
+    above: Sequence[int]
+    below: Sequence[int]
+    singles: int
+    room: int
+    rest: int
+    remainder: int
+
+    @classmethod
+    def of(cls, leafs: Leafs, allowed: Sequence[int]) -> "_SmallGround":
+        """Return the ground of some leafs."""
+        large = leafs.once(_limits, allowed).large
+        above = [at for at in reversed(allowed) if at > large]
+        below = [at for at in allowed if at <= large]
+        high, low = [leafs.leafs[at] for at in above], [leafs.leafs[at] for at in below]
+        return cls(
+            above,
+            below,
+            max([leaf.singles for leaf in high], default=0),
+            max([leaf.room for leaf in high], default=0),
+            max([leaf.rest_free for leaf in low if _is_filled(leaf)], default=0),
+            max([leaf.singles for leaf in low if leaf.is_remainder], default=0),
+        )
 
 
-def _blocks(leafs: Leafs, ground: Sequence[int], needed: int, share: int) -> Found:
-    """Take blocks, and use a share of the hosts of each."""
-    free = [at for at in ground for _ in range(leafs.leafs[at].blocks_free)]
+@dataclass(frozen=True, slots=True)
+class _LargeGround:
+    """Where groups of several leafs may go.
+
+    :param all: leafs below those of small groups, in pods that no group has whole
+    :param alone: those of them that no group of another kind uses the uplinks of
+    :param blocks: the leafs of blocks that are free, once for each
+    :param whole: leafs that are free as a whole
+    """
+
+    all: Sequence[int]
+    alone: Sequence[int]
+    blocks: Sequence[int]
+    whole: Sequence[int]
+
+    @classmethod
+    def of(cls, leafs: Leafs, allowed: Sequence[int]) -> "_LargeGround":
+        """Return the ground of some leafs."""
+        small = leafs.once(_limits, allowed).small
+        taken = {node for node, units in leafs.uplinks.items() if units >= WHOLE_UPLINK}
+        ground = [at for at in allowed if at < small]
+        if taken:
+            ground = [at for at in ground if leafs.leafs[at].pod not in taken]
+        alone = [at for at in ground if not leafs.leafs[at].residents]
+        return cls(
+            ground,
+            alone,
+            [at for at in alone for _ in range(leafs.leafs[at].blocks_free)],
+            [
+                at
+                for at in alone
+                if leafs.leafs[at].is_all_free and leafs.leafs[at].size >= leafs.usual_size
+            ],
+        )
+
+
+def _limits(leafs: Leafs, allowed: Sequence[int]) -> BlockLimits:
+    """Return the limits, which are those of all leafs."""
+    return BlockLimits.of(leafs)
+
+
+def _is_filled(leaf: Leaf) -> bool:
+    """Tell whether groups of several leafs have all blocks of a leaf."""
+    return leaf.is_quiet and not leaf.blocks_free
+
+
+def _small(leafs: Leafs, allowed: Sequence[int], hosts: int) -> Found:
+    ground = leafs.once(_SmallGround.of, allowed)
+    for at in ground.above if hosts <= ground.singles else ():
+        if found := one_by_one(leafs.leafs[at], at, hosts, LeafLayout.WHOLE):
+            return (found,)
+    for at in ground.below if hosts <= ground.rest else ():
+        leaf = leafs.leafs[at]
+        if _is_filled(leaf) and (found := rest_of(leaf, at, hosts)):
+            return (found,)
+    for at in ground.below if hosts <= ground.remainder else ():
+        leaf = leafs.leafs[at]
+        if leaf.is_remainder and (found := one_by_one(leaf, at, hosts, LeafLayout.REMAINDER)):
+            return (found,)
+    return Reason(GroupTerm.ONE_LEAF, ground.room, hosts)
+
+
+def _blocks(leafs: Leafs, free: Sequence[int], needed: int, share: int) -> Found:
+    """Take blocks, and use a share of the hosts of each.
+
+    :param free: the leafs of free blocks, once for each
+    """
     for chosen in _contiguous(leafs, free, needed):
         return tuple(
             Take(at, count * share, {names.LEAF_BLOCK: count * leafs.leafs[at].block})
@@ -181,23 +245,25 @@ def _blocks(leafs: Leafs, ground: Sequence[int], needed: int, share: int) -> Fou
     return Reason(GroupTerm.BLOCKS, len(free), needed)
 
 
-def _balanced(leafs: Leafs, ground: Sequence[int], hosts: int, slice_hosts: int) -> Found:
+def _balanced(leafs: Leafs, ground: _LargeGround, hosts: int, slice_hosts: int) -> Found:
     block, slices = leafs.leafs[0].block, hosts // slice_hosts
     for count in range(-(-hosts // block), slices + 1):
         if slices % count == 0:
-            return _blocks(leafs, ground, count, hosts // count)
-    return Reason(GroupTerm.BALANCE, sum(leafs.leafs[at].room for at in ground), hosts)
+            return _blocks(leafs, ground.blocks, count, hosts // count)
+    return Reason(GroupTerm.BALANCE, sum(leafs.leafs[at].room for at in ground.alone), hosts)
 
 
 def _contiguous(leafs: Leafs, free: Sequence[int], needed: int) -> Iterator[list[int]]:
     """Yield ways to take so many of some leafs: within one pod first, then as near together as can be."""
+    if len(free) < needed:
+        return
     by_pod: dict[str, list[int]] = {}
     for at in free:
         by_pod.setdefault(leafs.leafs[at].pod, []).append(at)
     for one in by_pod.values():
         if len(one) >= needed:
             yield one[:needed]
-    if len(free) < needed or len(by_pod) < 2:
+    if len(by_pod) < 2:
         return
     number = {pod: n for n, pod in enumerate(dict.fromkeys(leaf.pod for leaf in leafs.leafs))}
     pods = [number[leafs.leafs[at].pod] for at in free]

@@ -164,7 +164,7 @@ class _Pace:
         return now + self.left_s / speed
 
 
-class _WaitingJobs:
+class WaitingJobs:
     """Jobs that wait, in the order in which they came."""
 
     def __init__(self) -> None:
@@ -246,8 +246,8 @@ class _Replay:
             None, self._claims, planner, None
         )
         self._settings = settings(discipline)
-        self._is_greedy = discipline is Discipline.GREEDY
-        self._waiting = _WaitingJobs()
+        self._skips = planner.remembers and discipline is Discipline.GREEDY
+        self._waiting = WaitingJobs()
         self._slowing = slowing
         self._links = SharedLinks(fabric, slowing.oversubscription) if slowing else None
         self._ends: list[tuple[float, int]] = []
@@ -317,7 +317,7 @@ class _Replay:
         if not self._waiting:
             return
         waiting: Iterable[Job] = self._waiting.in_order
-        if self._is_greedy:  # what has been refused is in no other's way
+        if self._skips:  # what has been refused is in no other's way
             waiting = self._waiting.not_refused(self._planner, self._claims)
         found = decide(waiting, self._active.values(), self._fleet, now, self._settings)
         for start in found.starts:

@@ -109,6 +109,8 @@ class FabricClaims:
 
         :param needs: kinds and amounts
         """
+        if not self._refused:
+            return False
         return any(amount >= self._refused.get(what, math.inf) for what, amount in needs)
 
 
@@ -129,7 +131,8 @@ class FabricPlanner:
         self._empty = LeafAccount(fabric)
         self._never: dict[int, Reason] = {}  # on the empty fabric
         self._fitting: set[int] = set()
-        self._remembers = remembers
+        self.remembers = remembers
+        self._needs_of: dict[int, list[tuple[Hashable, float]]] = {}
 
     def kind(self, job: Job, now: float) -> Hashable:
         """Return how many hosts a job has."""
@@ -161,7 +164,7 @@ class FabricPlanner:
 
         Where fewer are free no policy has one; but of jobs that may never have one, the policy is asked first.
         """
-        if self._remembers and hosts > claims.account.free and hosts in self._fitting:
+        if self.remembers and hosts > claims.account.free and hosts in self._fitting:
             return True
         return claims.refuses(self._needs(hosts))
 
@@ -172,8 +175,13 @@ class FabricPlanner:
 
     def _needs(self, hosts: int) -> list[tuple[Hashable, float]]:
         """Return by which needs a job may be known to have no place."""
+        if hosts not in self._needs_of:
+            self._needs_of[hosts] = self._all_needs(hosts)
+        return self._needs_of[hosts]
+
+    def _all_needs(self, hosts: int) -> list[tuple[Hashable, float]]:
         exact: tuple[Hashable, float] = (hosts, 0.0)
-        if not self._remembers:
+        if not self.remembers:
             return [exact]
         if hosts <= self._usual:
             return [exact, (GroupTerm.ONE_LEAF, hosts)]

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a leaf has left, by what groups hold there."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from nova_numa_ext.policy.network import leafs
-from nova_numa_ext.policy.network.leafs import Leaf
+from nova_numa_ext.policy.network.leafs import Leaf, Leafs
 from placement_traits.fabric import LeafLayout
 from placement_traits.names import LEAF_BLOCK, LEAF_HOST, LEAF_REMAINDER, LEAF_REST
 
@@ -57,3 +60,23 @@ def test_a_nonblocking_leaf_has_several_blocks() -> None:
 def test_hosts_are_given_one_by_one_in_two_layouts() -> None:
     assert leafs.class_of(LeafLayout.REMAINDER) == LEAF_REMAINDER
     assert leafs.class_of(LeafLayout.WHOLE) == LEAF_HOST
+
+
+def test_single_hosts_are_those_that_the_layout_lets_a_group_take() -> None:
+    assert leaf(17).singles == 17
+    assert leaf(10, layout=LeafLayout.WHOLE, held={LEAF_HOST: 8}).singles == 10
+    assert leaf(2, held={LEAF_BLOCK: 16}).singles == 2
+    assert leaf(18, held={LEAF_REST: 1}).singles == 1
+
+
+def test_what_follows_from_all_leafs_is_looked_for_once() -> None:
+    asked = []
+
+    def find(of: Leafs, allowed: Sequence[int], more: int) -> int:
+        asked.append((*allowed, more))
+        return len(asked)
+
+    some = Leafs(("leaf",), (leaf(), leaf()), 18)
+    assert [some.once(find, each, 7) for each in ([0, 1], [0], [0, 1], [0])] == [1, 2, 1, 3]
+    assert some.once(find, [0, 1], 8) == 4
+    assert replace(some).once(find, [0, 1], 7) == 5

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nova_numa_ext.policy.jobs.plan import Plan
 from nova_numa_ext.policy.jobs.queue_settings import Discipline
 from nova_numa_ext.policy.network.groups import GroupRequest, LeafPlaces, LeafPlan, PolicyName
 from nova_numa_ext.policy.network.pairs import LogMetrics, PlacedGroup, metrics
 from nova_numa_ext.policy.network.planner import places
 from nova_numa_ext.simulator.network import mixes
 from nova_numa_ext.simulator.network.account import LeafAccount
-from nova_numa_ext.simulator.network.barrio import LogReplay, replay
+from nova_numa_ext.simulator.network.barrio import LogReplay, WaitingJobs, replay
+from nova_numa_ext.simulator.network.fabric_queue import FabricClaims, FabricPlanner
 from nova_numa_ext.simulator.network.mixes import LoggedJob
 from placement_traits import names
 from placement_traits.errors import InvalidValueError
@@ -81,6 +83,24 @@ def test_what_is_not_asked_again_would_be_refused(
     for jobs in (jobs_of(seed, 60, 20) for seed in range(3)):
         found = replay(jobs, plan, policy, discipline)
         assert replay(jobs, plan, policy, discipline, remembers=False) == found
+
+
+def test_a_size_that_was_refused_comes_back_behind_the_job_that_starts_after_it() -> None:
+    """A large group may make the leaf for remainders in which a small one then has a place."""
+    plan = fabric([6] * 8, leafs_per_pod=3)
+    planner, claims = FabricPlanner(plan, VNB), FabricClaims(LeafAccount(plan))
+    waiting = WaitingJobs()
+    for number, hosts in enumerate((3, 3, 8, 3, 2, 3)):
+        waiting.add(LoggedJob(number, float(number), 1.0, hosts))
+    claims.refuse(2, 0.0)  # before the round: it stays so
+    asked = []
+    for job in waiting.not_refused(planner, claims):
+        asked.append(job.uuid)
+        if job.uuid == "2":
+            claims.take(job, Plan((LeafPlan(()),)))
+        else:
+            claims.refuse(job.parts[0].count, 0.0)
+    assert asked == ["0", "2", "3"]
 
 
 @pytest.mark.parametrize("policy", list(PolicyName))
