@@ -79,12 +79,14 @@ class LaneSample:
     """What went over the uplink.
 
     :param p99_ms: of delays of probes
-    :param mbps: of bulk traffic, by sender
+    :param mbps: of bulk traffic that the far end's process has read, by sender
+    :param sent_mbps: that the kernel has sent over the uplink meanwhile, by number of the lane
     :param probes: that came
     """
 
     p99_ms: float
     mbps: tuple[float, float]
+    sent_mbps: Mapping[int, float]
     probes: int
 
 
@@ -135,13 +137,27 @@ def sample(
     ]
     if probing:
         started.append(world.start("guest1", "probe", FAR, PORT, whole - 0.2))
+    sent_mbps = counted(world, _WARM_S, _SAMPLE_S - _WARM_S)
     found: dict[str, Any] = json.loads(sink.communicate()[0])
     for each in started:
         each.wait()
     skipped = int(len(found["delays_ms"]) * _WARM_S / whole)
     delays = found["delays_ms"][skipped:]
     mbps = [each * 8 / 1e6 / found["seconds"] for each in found["bytes"]]
-    return LaneSample(percentile(delays, 0.99), (mbps[0], mbps[1]), len(delays))
+    return LaneSample(percentile(delays, 0.99), (mbps[0], mbps[1]), sent_mbps, len(delays))
+
+
+def counted(world: LaneWorld, after_s: float, seconds: float) -> Mapping[int, float]:
+    """Return what classes of the uplink send, Mbit/s, by their number: the kernel's count, whoever reads it late.
+
+    :param after_s: how long from now it begins
+    :param seconds: how long it lasts
+    """
+    time.sleep(after_s)
+    before, since = world.sent(), time.monotonic()
+    time.sleep(seconds)
+    after, lasted_s = world.sent(), time.monotonic() - since
+    return {number: (after[number] - before[number]) * 8 / 1e6 / lasted_s for number in before}
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +268,19 @@ def ns_per_packet(world: LaneWorld, priority: int) -> float:
     return statistics.median(map(float, sent.split()))
 
 
+def packet_costs_ns(settings: LaneSettings) -> tuple[float, float]:
+    """Return what the host needs to send a packet by an uplink without queues, and by one with lanes."""
+    with LaneWorld(10_000) as world:
+        world.run("host", "ip", "link", "set", UPLINK, "nomaster")
+        world.run("host", "ip", "addr", "add", "10.97.0.1/24", "dev", UPLINK)
+        world.run(
+            "host", "ip", "neigh", "add", "10.97.0.9", "lladdr", "02:00:00:00:00:09", "dev", UPLINK
+        )
+        bare = ns_per_packet(world, 0)
+        with_lanes(world, settings, ())
+        return bare, ns_per_packet(world, 0x4E0001)
+
+
 def main() -> None:
     """Run it."""
     made: argparse.ArgumentParser = report.parser(__doc__)
@@ -265,9 +294,10 @@ def main() -> None:
     other = LanePort(TAPS[0], None, LaneNetwork.FLAT)
     ways: dict[str, list[LaneSample]] = {}
     rows = []
-    weights = []
+    weights, used = [], []
     throttles: list[ThrottleSample] = []
     with LaneWorld(SPEED_MBPS) as world:
+        lane_of = lanes(world, settings).lane_of
         for repeat in range(args.repeats):
             with_one_queue(world)
             ways.setdefault("alone", []).append(sample(world, probing=True, senders=()))
@@ -287,7 +317,9 @@ def main() -> None:
             three = LaneSettings(best_effort_share=0.75)
             with_lanes(world, three, (other, be))
             both = sample(world, probing=False, senders=("guest1", "guest2"))
-            weights.append(both.mbps[1] / both.mbps[0])
+            middle, low = both.sent_mbps[lane_of[None]], both.sent_mbps[lane_of[Tier.BE]]
+            weights.append(low / middle)
+            used.append((middle + low) / SPEED_MBPS)
             for way, samples in ways.items():
                 last = samples[-1]
                 rows.append((repeat, way, last.p99_ms, last.mbps[0], last.probes))
@@ -302,15 +334,7 @@ def main() -> None:
             )
             slowed = throttles[-1]
             rows.append((repeat, "throttle", slowed.p99_ms, slowed.used * SPEED_MBPS, slowed.level))
-    with LaneWorld(10_000) as world:
-        world.run("host", "ip", "link", "set", UPLINK, "nomaster")
-        world.run("host", "ip", "addr", "add", "10.97.0.1/24", "dev", UPLINK)
-        world.run(
-            "host", "ip", "neigh", "add", "10.97.0.9", "lladdr", "02:00:00:00:00:09", "dev", UPLINK
-        )
-        bare = ns_per_packet(world, 0)
-        with_lanes(world, settings, ())
-        laned = ns_per_packet(world, 0x4E0001)
+    bare, laned = packet_costs_ns(settings)
     report.table(("repeat", "way", "p99_ms", "be_mbps", "probes"), rows)
 
     def ratios(way: str) -> list[float]:
@@ -327,7 +351,9 @@ def main() -> None:
         "lc_p99_ratio_lanes_worst": max(ratios("lanes")),
         "lc_p99_ratio_without_marks_least": min(ratios("without_marks")),
         "lc_p99_ratio_lying_median": statistics.median(ratios("lying")),
-        "be_share_lanes": min(each.mbps[0] for each in ways["lanes"]) / SPEED_MBPS,
+        "be_share_lanes": min(each.sent_mbps[lane_of[Tier.BE]] for each in ways["lanes"])
+        / SPEED_MBPS,
+        "be_read_lanes": min(each.mbps[0] for each in ways["lanes"]) / SPEED_MBPS,
         "lc_p99_ratio_throttle_median": statistics.median(
             one.p99_ms / queue.p99_ms for one, queue in zip(throttles, waiting, strict=True)
         ),
@@ -338,6 +364,7 @@ def main() -> None:
         "throttle_level_median": statistics.median(each.level for each in throttles),
         "weight_3to1_median": statistics.median(weights),
         "weight_3to1_worst_error": max(abs(each / 3 - 1) for each in weights),
+        "weight_3to1_used_least": min(used),
         "lane_ns_per_packet": laned - bare,
         "untouched_ns_per_packet": bare,
     }

@@ -7,6 +7,7 @@ uplink instead. ``far`` is what the uplink leads to. All of it is gone when the 
 """
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -109,6 +110,12 @@ class LaneWorld:
         if done.returncode:
             raise CapabilityMissingError(f"{' '.join(command)}: {done.stderr.strip()}")
         return done.stdout
+
+    def sent(self) -> dict[int, int]:
+        """Return what the classes of the uplink's htb have sent so far, bytes, by their number."""
+        shown = self.run("host", "tc", "-s", "class", "show", "dev", UPLINK)
+        found = re.findall(r"class htb \w+:(\w+) .*?\n Sent (\d+) bytes", shown)
+        return {int(minor, 16): int(count) for minor, count in found}
 
     def start(self, place: str, *arguments: object) -> "subprocess.Popen[str]":
         """Start :mod:`benchmarks.lane_traffic` at a place."""
