@@ -11,7 +11,7 @@ computed again whenever a job starts or ends (Amaral 2019, section 5.4.4).
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from nova_numa_ext.policy.remote_gpu.completion import expected_s
@@ -122,22 +122,30 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Active:
+    """A job that runs.
+
+    :ivar nics: hosts at both ends of each remote GPU; read at each start and end of any job
+    """
+
     submission: RemoteSubmission
     servers: tuple[PlacedServer, ...]
     start_s: float
     left_s: float
     rate: float = 1.0
+    nics: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.nics = tuple(
+            end
+            for server in self.servers
+            for leased in server.gpus
+            if leased.host != server.host
+            for end in (server.host, leased.host)
+        )
 
     @property
     def remote(self) -> int:
-        return sum(server.remote for server in self.servers)
-
-    def nics(self) -> Iterator[str]:
-        """Yield the hosts at both ends of each remote GPU."""
-        for server in self.servers:
-            for leased in server.gpus:
-                if leased.host != server.host:
-                    yield from (server.host, leased.host)
+        return len(self.nics) // 2
 
 
 @dataclass(slots=True)
@@ -282,16 +290,16 @@ class RemoteCluster:
         """Return the load of each network interface: what others send, and the shares of remote GPUs."""
         sent = dict(self.others)
         for job in self.active:
-            for nic in job.nics():
+            for nic in job.nics:
                 sent[nic] += job.submission.network_share
         return sent
 
     def _set_rates(self) -> None:
         sent = self._sent()
         for job in self.active:
-            if job.remote:
+            if job.nics:
                 mine, work = job.submission.network_share, job.submission.work
-                load = min(1.0, max(sent[nic] - mine for nic in job.nics()))
+                load = min(1.0, max(map(sent.__getitem__, job.nics)) - mine)
                 job.rate = 1 / expected_s(work.remote_slowdown, load, 1.0, work.network_factor)
 
     def _take(self, work: GpuWork, servers: Sequence[PlacedServer], sign: int) -> None:
