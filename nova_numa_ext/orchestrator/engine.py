@@ -508,7 +508,7 @@ def _lease_rounds(
 ) -> LeaseRounds:
     hosts = services.hosts
     rules = LeaseRules(
-        hosts.name,
+        hosts.names,
         hosts.owner,
         queue.limits_of,
         options.remote_gpu_unmet,

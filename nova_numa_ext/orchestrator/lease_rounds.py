@@ -39,7 +39,7 @@ from typing import Final
 
 from nova_numa_ext.orchestrator.lease_moves import LeaseMoves
 from nova_numa_ext.orchestrator.lease_rebalance import LeaseRebalance, RoomRound
-from nova_numa_ext.orchestrator.lease_steps import Silence, next_step
+from nova_numa_ext.orchestrator.lease_steps import Silence, next_step, only
 from nova_numa_ext.orchestrator.lease_use import UseRebalance
 from nova_numa_ext.orchestrator.lease_wires import LeaseWires
 from nova_numa_ext.orchestrator.server_requests import NO_SERVERS, LeaseRules, ServerRequests
@@ -379,8 +379,7 @@ class LeaseRounds:
         reported = self._silence.running(server) if server else frozenset[str]()
         known, host = self._clients.get(server, (None, ""))
         if reported and reported != known:
-            found = self._placed(server)
-            host = found if found in reported else ""
+            host = only(reported & self._placed(server)) or ""
             if host:
                 self._clients = {**self._clients, server: (reported, host)}
         return host if reported else ""
@@ -489,7 +488,7 @@ class LeaseRounds:
             if each.server
             and (each.state in _USED or each.created_at < old)
             and not self._silence.running(each.server)
-            and self._placed(each.server) is None
+            and not self._placed(each.server)
         }
         before, self._without_host = self._without_host, frozenset(found)
         reasons = (Reason(LeaseTerm.SERVER_GONE, ""),)

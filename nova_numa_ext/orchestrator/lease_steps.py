@@ -10,7 +10,8 @@
     LOST       its GPU's host reports again        -> STARTING, at a new epoch
 
 Where a server runs two have to say: the host that reports it, and Placement, by which nova has put it there. So no host
-gets a lease of a server that it does not have.
+gets a lease of a server that it does not have. Of one that was evacuated Placement names two hosts until the one that
+was down is back; the lease goes to the one that reports it, and stays where it is while both do.
 
 A lease without a server stays READY. While no host at all reports, the service itself is in trouble: none is taken
 for silent then.
@@ -34,8 +35,8 @@ LOST_S: Final = 60.0
 
 _MOST_AT_ONCE_S: Final = 15.0
 
-Placed = Callable[[str], str | None]
-"""Server -> name of the host that Placement has it on."""
+Placed = Callable[[str], frozenset[str]]
+"""Server -> names of the hosts that Placement has it on: two of one that was evacuated."""
 
 
 class Silence:
@@ -134,5 +135,10 @@ def _of_attached(stored: StoredLease, hosts: Silence, placed: Placed) -> NextSte
 def _where(stored: StoredLease, hosts: Silence, placed: Placed) -> str | None:
     """Return the host that has a lease's server and reports that it runs there."""
     running = hosts.running(stored.server) if stored.server else frozenset[str]()
-    found = placed(stored.server) if running else None
-    return found if found in running else None
+    there = running & placed(stored.server) if running else running
+    return only(there)
+
+
+def only(hosts: frozenset[str]) -> str | None:
+    """Return the one host of a server, None where there is none, or more than one says that it runs there."""
+    return next(iter(hosts)) if len(hosts) == 1 else None

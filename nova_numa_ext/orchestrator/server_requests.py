@@ -56,7 +56,7 @@ FlavorOf = Callable[[str], RemoteGpuRequest | None]
 class LeaseRules:
     """What is known of servers, and by what leases are made and GPUs chosen.
 
-    :param placed: says on which host Placement has one
+    :param placed: says on which hosts Placement has one
     :param owner: of servers; those whose owner is not known get no leases
     :param limits: of a project
     :param unmet: what becomes of leases for which no GPU has room
@@ -70,7 +70,7 @@ class LeaseRules:
     :param rebalance: whether leases that run make room for others
     """
 
-    placed: Placed = lambda _server: None
+    placed: Placed = lambda _server: frozenset()
     owner: Owner = lambda _server: None
     limits: Callable[[str], Limits] = lambda _project: UNLIMITED
     unmet: Unmet = Unmet.WAIT
@@ -155,7 +155,7 @@ class ServerRequests:
             if known is not None and known.holds(said, now_s):
                 continue
             try:
-                owner = self._rules.owner(server) if self._rules.placed(server) == host else None
+                owner = self._rules.owner(server) if host in self._rules.placed(server) else None
             except PlacementError as error:
                 trouble(server, error)
                 continue

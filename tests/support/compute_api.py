@@ -291,9 +291,10 @@ class FakeHosts:
         """Return a host's root provider, None for a server that has none."""
         return self.api.host_of(server)
 
-    def name(self, server):
-        """Return a host's name; here providers are called as hosts are."""
-        return self.host(server)
+    def names(self, server):
+        """Return the names of a server's hosts; here providers are called as hosts are."""
+        host = self.host(server)
+        return frozenset({host} if host else ())
 
     def fabrics(self, _host):
         """Return the fabrics of a host: none, here none is a client."""

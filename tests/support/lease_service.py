@@ -90,6 +90,11 @@ class LeaseService:
         """What nova says to a user."""
         return self.projects.get(server, "project-1")
 
+    def where(self, server):
+        """The hosts that Placement has a server on, by ``placed``."""
+        host = self.placed.get(server)
+        return frozenset({host} if host else ())
+
     def owner(self, server):
         """What Placement says of a server's allocation."""
         return (self.project_of(server), "user-1") if server in self.placed else None
@@ -102,7 +107,7 @@ class LeaseService:
             self.lent,
             self.reported,
             LeaseRules(
-                self.placed.get,
+                self.where,
                 self.owner,
                 lambda project: self.limits.get(project, UNLIMITED),
                 fabrics=self.fabrics.get,

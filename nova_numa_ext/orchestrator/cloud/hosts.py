@@ -2,7 +2,7 @@
 """On which hosts servers really are, as Placement knows it: nova does not say it to users."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import inf
 from typing import Final
 from urllib.parse import quote
@@ -46,22 +46,19 @@ class ServerHosts:
         known, host = self._hosts.get(server, ("", ""))
         if known and known == host_id:
             return host
-        held = self._client.get(f"/allocations/{server}")["allocations"]
-        for provider, entry in held.items():
-            if _OF_HOSTS & entry["resources"].keys():
-                host = self._root(provider)
-                if len(self._hosts) >= _MOST:
-                    self._hosts.clear()
-                self._hosts[server] = (host_id, host)
-                return host
+        for root in self._all(server):
+            if len(self._hosts) >= _MOST:
+                self._hosts.clear()
+            self._hosts[server] = (host_id, root)
+            return root
         return None
 
-    def name(self, server: str) -> str | None:
-        """Return the name of the host that a server has amounts of; None: it has none of any."""
-        root = self.host(server)
-        if root is not None and root not in self._names:
-            self._names[root] = str(self._client.get(f"/resource_providers/{root}")["name"])
-        return self._names[root] if root else None
+    def names(self, server: str) -> frozenset[str]:
+        """Return the names of the hosts that a server has amounts of.
+
+        One that was evacuated has some of two: nova keeps those of the host that was down until that is back.
+        """
+        return frozenset(self._name(root) for root in self._all(server))
 
     def fabrics(self, host: str) -> frozenset[str]:
         """Return the fabrics of remote GPUs that a host is in, as Placement had them :data:`FRESH_S` ago at most.
@@ -92,6 +89,18 @@ class ServerHosts:
         if not held["allocations"]:
             return None
         return str(held["project_id"]), str(held["user_id"])
+
+    def _all(self, server: str) -> Iterator[str]:
+        """Yield the root provider of each host that a server has amounts of, as Placement lists them."""
+        held = self._client.get(f"/allocations/{server}")["allocations"]
+        for provider, entry in held.items():
+            if _OF_HOSTS & entry["resources"].keys():
+                yield self._root(provider)
+
+    def _name(self, root: str) -> str:
+        if root not in self._names:
+            self._names[root] = str(self._client.get(f"/resource_providers/{root}")["name"])
+        return self._names[root]
 
     def _root(self, provider: str) -> str:
         if provider not in self._roots:

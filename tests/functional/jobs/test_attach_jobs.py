@@ -308,7 +308,9 @@ def test_a_job_that_waits_too_long_is_given_up(rounds):  # noqa: F811
 
 def test_an_operator_bounds_how_long_leases_of_flavors_wait(leases, jobs):
     """As the host of a server reports what its flavor asks for."""
-    rules = LeaseRules(lambda _server: "c1", lambda _server: ("p", "u"), max_wait_s=600.0)
+    rules = LeaseRules(
+        lambda _server: frozenset({"c1"}), lambda _server: ("p", "u"), max_wait_s=600.0
+    )
     asked = {
         "server_id": "server-1",
         "count": 1,

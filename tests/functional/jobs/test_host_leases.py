@@ -127,6 +127,32 @@ def test_a_server_that_is_on_no_host_in_two_looks_loses_its_lease(service):
     assert (looks, service.state(lease)) == ([0, 1], LeaseState.RELEASING)
 
 
+def test_a_server_that_was_evacuated_is_attached_where_it_runs_and_nowhere_while_both_say_so(
+    service, monkeypatch
+):
+    lease = service.attached()
+    monkeypatch.setattr(service, "where", lambda _server: frozenset({"c1", "c2"}))
+    service.start()
+    for host in ("c1", "c2"):
+        service.report(host, servers=[SERVER])
+    service.round()
+    assert service.attaches("c1") == [(lease.uuid, 1)], "who has it keeps it"
+    service.report("c1")
+    for _ in range(3):
+        service.round()
+        service.obey()
+    assert (service.attaches("c1"), service.attaches("c2")) == ([], [(lease.uuid, 2)])
+    service.report("c2")
+    service.round()
+    assert service.state(lease) is LeaseState.DETACHED
+    for host in ("c1", "c2"):
+        service.report(host, servers=[SERVER])
+    for _ in range(3):
+        service.round()
+        service.obey()
+    assert service.state(lease) is LeaseState.DETACHED, "it is not known which one nova keeps"
+
+
 @pytest.mark.parametrize(
     "state",
     [LeaseState.RESERVED, LeaseState.STARTING, LeaseState.READY, LeaseState.LOST],

@@ -13,9 +13,17 @@ def test_a_server_is_where_its_cpus_are(placement):
     node = placement.child(host, "node", VCPU=4)
     server = str(uuid.uuid4())
     hosts = ServerHosts(placement.connect())
-    assert (hosts.host(server), hosts.name(server)) == (None, None)
+    assert (hosts.host(server), hosts.names(server)) == (None, frozenset())
     placement.claim(server, allocations={pool: {"DISK_GB": 10}, node: {"VCPU": 1}})
-    assert (hosts.host(server), hosts.name(server)) == (host, "host")
+    assert (hosts.host(server), hosts.names(server)) == (host, {"host"})
+
+
+def test_a_server_that_was_evacuated_has_something_of_both_hosts(placement):
+    """Nova keeps the part of the one that is down until that is back."""
+    down, runs = placement.compute("down"), placement.compute("runs")
+    server = str(uuid.uuid4())
+    placement.claim(server, allocations={down: {"VCPU": 1}, runs: {"VCPU": 1}})
+    assert ServerHosts(placement.connect()).names(server) == {"down", "runs"}
 
 
 def test_whose_a_server_is_its_allocation_says(placement):
