@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import configuration, link_build, models, show
+from . import configuration, criu_build, link_build, models, show
 from .errors import AskedWrongError, LabError
 from .lab import Lab
 from .localcompute import NAME as LOCAL_NAME
@@ -82,6 +82,7 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
         "only packages and the virtual environment: for all tests but those on the lab",
     )
     command("link", _link, "build the link of remote GPUs (Go), once, and print where it is")
+    command("criu", _criu, "build CRIU, by which leases of remote GPUs move, and print where it is")
     command(
         "models", _models, "install what fits models of elastic groups, once, and print where it is"
     )
@@ -135,6 +136,13 @@ def _link(options: argparse.Namespace, settings: Settings, progress: Progress) -
     folder = link_build.build(settings, progress)
     progress.close()
     print(folder / link_build.PROGRAM)
+
+
+def _criu(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
+    settings.make_folders()
+    program = criu_build.build(settings, progress)
+    progress.close()
+    print(program)
 
 
 def _models(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:

@@ -72,10 +72,12 @@ class SourceArchive:
     """The sources of the archives that this machine uses, through a private apt configuration.
 
     :param folder: where its list, index files and downloads are kept.
+    :param suites: of Debian, beside the ones that this machine uses: theirs may be newer.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, suites: tuple[str, ...] = ()) -> None:
         self._folder = folder
+        self._suites = suites
         self._list = folder / "sources.list"
 
     def update(self, log: Path) -> None:
@@ -92,7 +94,10 @@ class SourceArchive:
         for part in ("lists/partial", "cache/archives/partial"):
             (self._folder / part).mkdir(parents=True, exist_ok=True)
         self._list.write_text(
-            "".join(f"deb-src [signed-by={_ARCHIVE_KEYRING}] {line}\n" for line in archives)
+            "".join(
+                f"deb-src [signed-by={_ARCHIVE_KEYRING}] {line}\n"
+                for line in (*archives, *_of_suites(archives, self._suites))
+            )
         )
         run_logged("apt-get update for sources", [*self._apt("apt-get"), "update"], log)
 
@@ -115,6 +120,31 @@ class SourceArchive:
             f"unpacking the source of {source}", ["dpkg-source", "-x", description, tree], log
         )
         return tree
+
+    def original(self, source: str, version: str, folder: Path, log: Path) -> Path:
+        """Download a source package's original archive into ``folder``, without Debian's own part; return it.
+
+        Some mirrors lack single files of a package. The index, which is signed, says what the archive holds.
+
+        :raises LabError: the indexes do not have it, or the archive does not.
+        """
+        listed = _output(
+            *self._apt("apt-get"),
+            "source",
+            "--print-uris",
+            "--download-only",
+            f"{source}={version}",
+        )
+        found = re.findall(r"^'(\S+)' (\S+\.orig\.tar\.\w+) \d+ (SHA256:\w+)", listed, re.MULTILINE)
+        if not found:
+            raise LabError(f"the archive has no original source of {source} {version}", log)
+        address, name, digest = found[0]
+        run_logged(
+            f"downloading {name}",
+            ["/usr/lib/apt/apt-helper", "download-file", address, folder / name, digest],
+            log,
+        )
+        return folder / name
 
     def _debian_archives(self) -> list[str]:
         targets = _output(
@@ -141,6 +171,17 @@ class SourceArchive:
             *("-o", f"Dir::Cache={self._folder}/cache"),
             *("-o", "APT::Sandbox::User=root"),
         ]
+
+
+def _of_suites(archives: list[str], suites: tuple[str, ...]) -> list[str]:
+    """Return lines ``URI SUITE COMPONENT`` of other suites, of the archive that a machine's own lines name."""
+    main = [each.split()[0] for each in archives if each.split()[2:] == ["main"]]
+    if not main:
+        return []
+    known = {each.split()[1] for each in archives}
+    plain = [uri for uri in main if "security" not in uri]
+    uri = (plain or main)[0]
+    return [f"{uri} {suite} main" for suite in suites if suite not in known]
 
 
 def _output(*argv: str) -> str:
