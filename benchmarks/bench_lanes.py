@@ -148,7 +148,7 @@ def sample(
 
 
 def counted(world: LaneWorld, after_s: float, seconds: float) -> Mapping[int, float]:
-    """Return what classes of the uplink send, Mbit/s, by their number: the kernel's count, whoever reads it late.
+    """Return what classes of the uplink send, Mbit/s, by their number, as the kernel counts it: it may be read late.
 
     :param after_s: how long from now it begins
     :param seconds: how long it lasts
