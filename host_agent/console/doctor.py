@@ -18,6 +18,7 @@ from host_agent.console import masking
 from host_agent.control import rollout_store, slo_store
 from host_agent.control.assembly.observer import topology_reader
 from host_agent.control.calibration_store import CalibrationFile
+from host_agent.machine import dcb
 from host_agent.machine.libvirt import LibvirtSource
 from host_agent.machine.privileged import client, edition
 from host_agent.machine.rdt.backend import foreign_groups, tree
@@ -30,7 +31,7 @@ from host_agent.observe.denied import DenyList
 from host_agent.report import published_host
 from nova_numa_ext.policy.modes import Mode
 from placement_traits import oslo_options
-from placement_traits.errors import NumaExtError
+from placement_traits.errors import CapabilityMissingError, NumaExtError
 from placement_traits.findings import Finding, Level, verdict
 from placement_traits.oslo_options import ConfigurationError
 from placement_traits.regular_file import open_regular
@@ -66,6 +67,7 @@ def check(conf: Configuration) -> list[Finding]:
         lambda: _numad(paths),
         lambda: _same_pages(conf, paths),
         lambda: _huge_pages(paths),
+        lambda: _adapters(conf),
         lambda: _nova_conf(conf),
         lambda: _placement(conf),
     )
@@ -361,6 +363,18 @@ def _mergeable(conf: Configuration) -> list[str]:
     except NumaExtError:
         return []  # reported by the check of libvirt
     return sorted(w.title for w in found if w.request is not None and w.domain.mergeable)
+
+
+def _adapters(conf: Configuration) -> Iterator[Finding]:
+    """Find what adapters of uplinks with lanes do by themselves: it is shown, and never changed."""
+    for device in conf.lanes.uplinks:
+        what = f"classes of {device}"
+        try:
+            found = dcb.read(conf.lanes.tc.with_name("dcb"), device)
+        except CapabilityMissingError as error:
+            yield Finding(what, Level.DEGRADED, f"not known: {error}")
+            continue
+        yield Finding(what, Level.GOOD, found.sentence if found else "the adapter does no DCB")
 
 
 def _huge_pages(paths: HostPaths) -> Iterator[Finding]:

@@ -51,6 +51,9 @@ class UplinkDevices(Protocol):
     def queue(self, device: str) -> ShownQueue:
         """Its root qdisc."""
 
+    def userland_ports(self) -> frozenset[str]:
+        """Devices whose packets a program switches, past the kernel's marks."""
+
     def marks(self) -> ShownMarks | None:
         """Our tables in nft."""
 
@@ -155,7 +158,10 @@ class LaneKeeper:
             else:
                 reasons += found
         marked: tuple[str, ...] = ()
-        ports = tuple(ports)
+        past = self._devices.userland_ports() if plans else frozenset()
+        ports = tuple(
+            replace(port, bypasses=True) if port.device in past else port for port in ports
+        )
         try:
             marked = self._mark(next(iter(plans.values()), None), ports)
         except CapabilityMissingError as error:

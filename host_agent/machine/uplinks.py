@@ -130,6 +130,23 @@ class Uplinks:
         tunnels = tuple(line for line in outer if " set " in line)
         return ShownMarks({name: tuple(lines) for name, lines in chains.items()}, tunnels)
 
+    def userland_ports(self) -> frozenset[str]:
+        """Return the ports of bridges whose datapath is Open vSwitch's own program: what it passes has no mark.
+
+        One that cannot be asked has none that we know of.
+        """
+        if not self._programs.ovs_vsctl.exists():
+            return frozenset()
+        ask = (self._programs.ovs_vsctl, "--timeout=5")
+        netdev = ("--bare", "--columns=name", "find", "bridge", "datapath_type=netdev")
+        try:
+            bridges = self._run(*ask, *netdev).split()
+            return frozenset(
+                port for bridge in bridges for port in self._run(*ask, "list-ports", bridge).split()
+            )
+        except CapabilityMissingError:
+            return frozenset()
+
     def write_queues(self, batch: str) -> None:
         """Carry out a batch of tc.
 
@@ -167,7 +184,8 @@ class Uplinks:
     def _ovs_qos(self, device: str) -> str | None:
         """Return the type of QoS of a port of Open vSwitch; one that cannot be asked has none that we know of."""
         master = self._net / device / "master"
-        if not master.exists() or master.resolve().name != "ovs-system":
+        in_kernel = master.exists() and master.resolve().name == "ovs-system"
+        if not in_kernel and device not in self.userland_ports():
             return None
         ask = (self._programs.ovs_vsctl, "--timeout=5", "--if-exists", "get")
         try:

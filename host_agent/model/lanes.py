@@ -114,6 +114,42 @@ class ShownMarks:
 
 
 @dataclass(frozen=True, slots=True)
+class DcbState:
+    """What an adapter does with classes of traffic by itself.
+
+    :param paused: priorities that the other end may stop alone (PFC)
+    :param selections: how each class is served: ``strict``, ``ets``, ``cbs``, ``vendor``; () where it does no ETS
+    :param shares: of the link that each class has under ``ets``, per cent
+    :param class_of: class of each priority
+    :param is_willing: it does what the switch says by LLDP
+    """
+
+    paused: tuple[int, ...]
+    selections: tuple[str, ...] = ()
+    shares: tuple[int, ...] = ()
+    class_of: tuple[int, ...] = ()
+    is_willing: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """All of it, for people."""
+        words = [
+            f"PFC of priorities {' '.join(map(str, self.paused))}" if self.paused else "no PFC"
+        ]
+        used = sorted(set(self.class_of))
+        of_class = [
+            f"class {number} {self.selections[number]}"
+            + (f" {self.shares[number]} %" if self.selections[number] == "ets" else "")
+            for number in used
+            if number < min(len(self.selections), len(self.shares))
+        ]
+        words += [*of_class, f"priorities in classes {' '.join(map(str, self.class_of))}"] * bool(
+            used
+        )
+        return ", ".join([*words, *["as the switch says by LLDP"] * self.is_willing])
+
+
+@dataclass(frozen=True, slots=True)
 class UplinkReport:
     """What the unit of lanes has in its hands, as it says to the agent.
 

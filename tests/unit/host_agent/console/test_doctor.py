@@ -53,14 +53,20 @@ class Host:
         return file
 
     def check(
-        self, *, agent: Mapping[str, str] = MappingProxyType({}), **placement: str
+        self,
+        *,
+        agent: Mapping[str, str] = MappingProxyType({}),
+        lanes: Mapping[str, str] = MappingProxyType({}),
+        **placement: str,
     ) -> dict[str, Finding]:
         """Let the doctor look; findings by what was checked.
 
         :param agent: options of its section
+        :param lanes: options of its section
         :param placement: options of its section
         """
         agents = "".join(f"{key} = {value}\n" for key, value in agent.items())
+        of_lanes = "".join(f"{key} = {value}\n" for key, value in lanes.items())
         options = {"enabled": "false", "bandwidth_mbps_per_node": "20000", **placement}
         config = self.write(
             "agent.conf",
@@ -68,7 +74,7 @@ class Host:
             f"nova_conf = {self.folder}/nova.conf\n[agent]\nstate_dir = {self.folder}/state\n{agents}"
             f"[helper]\nsocket = {self.folder}/helper.sock\nstate_dir = {self.folder}/helper\n"
             f"agent_user = {self.helper_user}\n"
-            f"[libvirt_host]\npid_dir = {self.folder}/pids\n[placement]\n"
+            f"[lanes]\n{of_lanes}[libvirt_host]\npid_dir = {self.folder}/pids\n[placement]\n"
             + "".join(f"{key} = {value}\n" for key, value in options.items()),
         )
         conf = configuration.load([f"--config-file={config}"])
@@ -111,6 +117,29 @@ def test_a_password_that_every_user_can_read_is_found(host: Host) -> None:
     )
     config.chmod(0o640)
     assert host.check(auth_type="password", password="x")["secrets"].level is Level.GOOD
+
+
+def test_what_adapters_of_uplinks_do_by_themselves_is_shown(host: Host) -> None:
+    assert not [check for check in host.check() if check.startswith("classes of")]
+    lanes = {"uplinks": "eth0,eth1", "tc": str(host.folder / "tc")}
+    missing = host.check(lanes=lanes)["classes of eth0"]
+    assert (missing.level, "No such file" in missing.detail) == (Level.DEGRADED, True)
+    flow = "[false,false,false,true,false,false,false,false]"
+    script = host.write(
+        "dcb",
+        f"#!/bin/sh\ncase \"$*\" in '-j pfc show dev eth0') echo '{{\"prio_pfc\":{flow}}}';; "
+        "*) echo 'Attribute read: Operation not supported' >&2; exit 1;; esac\n",
+    )
+    script.chmod(0o755)
+    found = host.check(lanes=lanes)
+    shown = [
+        (found[f"classes of {one}"].level, found[f"classes of {one}"].detail)
+        for one in ("eth0", "eth1")
+    ]
+    assert shown == [
+        (Level.GOOD, "PFC of priorities 3"),
+        (Level.GOOD, "the adapter does no DCB"),
+    ]
 
 
 @pytest.mark.parametrize(

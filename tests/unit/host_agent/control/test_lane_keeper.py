@@ -56,6 +56,7 @@ class Devices:
         self.offload: tuple[int, ...] = ()
         self.root = BARE
         self.table: ShownMarks | None = None
+        self.userland = frozenset[str]()
         self.deaf = ""
         self.refuses = ""
         self.written: list[str] = []
@@ -75,6 +76,9 @@ class Devices:
 
     def queue(self, device: str) -> ShownQueue:
         return self.root if device == "eth0" else BARE
+
+    def userland_ports(self) -> frozenset[str]:
+        return self.userland
 
     def marks(self) -> ShownMarks | None:
         return self.table
@@ -121,6 +125,17 @@ def test_a_turn_without_a_difference_writes_nothing(devices: Devices) -> None:
     assert kept.indexes == {2}, "whose queues are watched"
     kept.turn([PORT], 5.0)
     assert len(devices.written) == 2
+
+
+def test_a_tap_that_a_program_switches_has_no_mark(devices: Devices) -> None:
+    """Open vSwitch's userland datapath takes packets before nftables sees them."""
+    kept = keeper(devices)
+    devices.userland = frozenset({"tap1"})
+    turn = kept.turn([PORT], 0.0)
+    assert (turn.lanes, turn.marked) == ({"eth0": LaneQueue.HTB}, ())
+    assert [each.term for each in turn.reasons] == [LaneTerm.BYPASS]
+    devices.userland = frozenset()
+    assert kept.turn([PORT], 5.0).marked == ("tap1",)
 
 
 def test_another_tap_of_that_name_is_marked_anew(devices: Devices) -> None:

@@ -82,6 +82,27 @@ def test_a_port_of_open_vswitch_has_the_qos_that_it_says(
     assert host.uplinks.facts("eth0").ovs_qos == found
 
 
+SWITCHED = """
+case "$*" in
+  *"find bridge datapath_type=netdev") printf 'br0\\n\\nbr1\\n';;
+  *"list-ports br0") printf 'eth0\\ntap1\\n';;
+  *"list-ports br1") echo tap2;;
+  *"get port eth0 qos") echo "[]";;
+  *) echo "unexpected $*" >&2; exit 1;;
+esac
+"""
+
+
+def test_ports_of_a_userland_datapath_have_no_master_and_are_known_all_the_same(host: Host) -> None:
+    assert host.uplinks.userland_ports() == set(), "no Open vSwitch"
+    host.program("ovs-vsctl", SWITCHED)
+    assert host.uplinks.userland_ports() == {"eth0", "tap1", "tap2"}
+    assert host.uplinks.facts("eth0").ovs_qos == ""
+    host.program("ovs-vsctl", "echo denied >&2; exit 1")
+    assert host.uplinks.userland_ports() == set()
+    assert host.uplinks.facts("eth0").ovs_qos is None
+
+
 def test_a_member_of_a_bridge_is_no_port_of_open_vswitch(host: Host) -> None:
     (host.net.parent / "br0").mkdir()
     (host.net / "eth0/master").symlink_to(host.net.parent / "br0")
