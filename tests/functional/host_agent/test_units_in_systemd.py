@@ -26,6 +26,7 @@ from host_agent.conf.remote_gpus import RemoteGpuOptions
 from host_agent.model import cpus
 from host_agent.remote_gpu.answer import EndedLease, LeaseAnswer, ServedLease
 from host_agent.remote_gpu.turns import answer_in
+from placement_traits import names
 from placement_traits.names import TierTrait
 from placement_traits.pool_reporter import gpu_uuids
 from tests.functional.host_agent.conftest import _l3_ids, wait_for
@@ -43,7 +44,9 @@ NEEDED = (
 QEMU_USER = "daemon"  # neither root nor the agent's, so that the kernel asks for capabilities
 AGENT, HELPER = "numa-host-agent.service", "numa-host-agent-helper.service"
 LEASES = "numa-host-agent-leases.service"
+LANES = "numa-host-agent-lanes.service"
 WITHDRAW = "numa-host-agent-withdraw.service"
+NET_ADMIN = 1 << 12
 RIGHTS = 1 << 19 | 1 << 23 | 1 << 38  # CAP_SYS_PTRACE, CAP_SYS_NICE, CAP_PERFMON
 
 SLO = {**LC_SPECS, "numa_ext:slo_p99_us": "1000"}
@@ -125,13 +128,25 @@ enabled = false
 """
 
 
+# Neutron's paths answer with a document of the test's.
 _PLACEMENT = """
+import json, pathlib
 from wsgiref.simple_server import make_server
 from emulation.placement_service import PlacementInProcess
 from tests.support.filled_placement import FilledPlacement
 with PlacementInProcess() as placement:
     root = FilledPlacement(placement.adapter).compute("h1")
-    server = make_server("127.0.0.1", 8778, placement.application)
+
+    def answered(environ, start_response):
+        path = environ["PATH_INFO"]
+        if not path.startswith("/v2.0/"):
+            return placement.application(environ, start_response)
+        noun = path.rpartition("/")[2]
+        named = json.loads(pathlib.Path("/media/neutron.json").read_text())[noun]
+        start_response("200 OK", [("Content-Type", "application/json")])
+        return [json.dumps({noun: named}).encode()]
+
+    server = make_server("127.0.0.1", 8778, answered)
     open("/run/story/root", "w").write(root)
     server.serve_forever()
 """
@@ -165,6 +180,19 @@ token = admin
 interval_s = 1
 backoff_max_s = 1
 """
+
+
+# /sys is this machine's, whose devices are others.
+_LANES = (
+    PUBLISHING.replace("name = h1", "name = h1\nsys = /run/story/sys")
+    + """
+[lanes]
+uplinks = up0
+speeds_mbps = up0:100
+interval_s = 0.5
+ports_every_s = 5
+"""
+)
 
 
 _LENDING = """
@@ -246,6 +274,7 @@ class Booted:
             ("numa-host-agent-helper", "helper"),
             ("numa-host-agent-ctl", "ctl"),
             ("numa-host-agent-leases", "leases"),
+            ("numa-host-agent-lanes", "lanes"),
         ):
             script = self.folder / "bin" / program
             script.write_text(
@@ -311,6 +340,11 @@ class Booted:
         """Tiers that Placement offers of this host."""
         traits = json.loads(self.run("/run/story/venv/bin/python", "-c", _TRAITS))
         return frozenset(TierTrait) & frozenset(traits)
+
+    def has_lanes(self) -> bool:
+        """Whether Placement says so."""
+        traits = json.loads(self.run("/run/story/venv/bin/python", "-c", _TRAITS))
+        return names.LANES in traits
 
     def status(self, unit: str) -> dict[str, str]:
         """``/proc/PID/status`` of the main process of a service."""
@@ -546,3 +580,80 @@ def test_removing_the_package_ends_leases_whose_unit_was_stopped_or_not(
         lending.run("mount", "--bind", "/bin/true", str(policy))
     lending.run("/bin/sh", "/run/story/source/debian/numa-host-agent.prerm", "remove")
     gone_for_good(lending, leased)
+
+
+@pytest.fixture
+def laned(tmp_path: Path) -> Iterator[Booted]:
+    units = {**IMPATIENT, f"{LANES}.d/times.conf": "[Service]\nWatchdogSec=6\n"}
+    with machine(tmp_path, units, _LANES) as found:
+        yield found
+
+
+def test_lanes_are_a_unit_with_one_right_and_nothing_of_it_is_left(laned: Booted) -> None:
+    """It is killed, hangs, and is stopped: it is started again twice, and each time takes off what is there."""
+    port = "11111111-1111-4111-8111-111111111111"
+    tap = f"tap{port}"[:14]
+    (laned.folder / "neutron.json").write_text(
+        json.dumps(
+            {
+                "ports": [{"id": port, "network_id": "n", "binding:vif_type": "ovs"}],
+                "networks": [{"id": "n", "provider:network_type": "flat"}],
+            }
+        )
+    )
+    for command in (
+        "ip link set lo up",
+        "ip link add up0 type veth peer name far0",
+        "ip link set up0 up",
+        "ip link set far0 up",
+        f"ip tuntap add dev {tap} mode tap",
+        f"ip link set {tap} up",
+        "mkdir /run/story/sys",
+        "mount -t sysfs sysfs /run/story/sys",
+    ):
+        laned.run(*command.split())
+    laned.start_host()
+    interface = (
+        f"<interface type='ethernet'><target dev='{tap}' managed='no'/><model type='virtio'/>"
+        "<rom enabled='no'/></interface>"
+    )
+    laned.boot(Server("lc", LC_SPECS, devices=interface))
+    laned.run("systemctl", "start", "placement.service")
+    wait_for(lambda: laned.run("cat", "/run/story/root", check=False).strip(), "Placement", 60)
+
+    def root() -> str:
+        return laned.run("tc", "qdisc", "show", "dev", "up0", "root").split()[1:3][-1]
+
+    def tables() -> str:
+        return laned.run("nft", "list", "tables")
+
+    def is_whole() -> bool:
+        shown = laned.run("nft", "list", "table", "netdev", "numa_ext", check=False)
+        return root() == "4e:" and f"tap_{tap}" in shown
+
+    assert (root(), tables(), laned.has_lanes()) == ("0:", "", False)
+    laned.run("systemctl", "start", LANES)  # returns when its first turn is finished
+    status = laned.status(LANES)
+    user = laned.run("id", "-u", "numa-host-agent")
+    assert set(status["Uid"].split()) == {user}
+    assert {int(status[kind], 16) for kind in ("CapEff", "CapPrm", "CapBnd")} == {NET_ADMIN}
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    wait_for(is_whole, "lanes and the mark of lc", 60)
+    wait_for(laned.has_lanes, "the trait", 60)
+
+    for signal in ("KILL", "STOP"):
+        before = laned.main_pid(LANES)
+        laned.run("systemctl", "kill", f"--signal={signal}", "--kill-who=main", LANES)
+        wait_for(
+            lambda was=before: laned.main_pid(LANES) not in (0, was),
+            f"another one after {signal}",
+            240,
+        )
+        wait_for(is_whole, "lanes and the mark of lc again", 60)
+    assert laned.logs().count("no lanes and no marks of ours are left") == 2, (
+        "each was followed by a reset"
+    )
+
+    laned.run("systemctl", "stop", LANES)
+    assert (laned.state(LANES), root(), tables()) == ("inactive", "0:", "")
+    wait_for(lambda: not laned.has_lanes(), "the end of the trait", 30)
