@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lanes and marks in a real kernel, in network namespaces of their own: read back, kept, given up, taken off."""
 
+import json
 import re
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,9 +15,11 @@ from host_agent.control.lanes import LaneKeeper
 from host_agent.decide.lanes import queues, ruleset
 from host_agent.decide.lanes.planning import LanePlan, LaneSettings, planned
 from host_agent.decide.lanes.terms import LaneTerm
+from host_agent.decide.network import IntensityClasses
 from host_agent.machine.uplinks import UplinkPrograms, Uplinks
 from host_agent.model.lanes import LaneNetwork, LanePort, LaneQueue, UplinkFacts
-from placement_traits.names import Tier
+from host_agent.observe.network import traffic
+from placement_traits.names import NetClass, Tier
 from tests.support import lane_guest
 
 pytestmark = pytest.mark.root
@@ -195,6 +199,39 @@ def test_a_flow_goes_on_while_lanes_come_and_go(clean: LaneWorld) -> None:
     kept.turn(ports(LaneNetwork.FLAT), 0.0)
     assert sender.wait() == 0
     assert '"bytes": [0, 0]' not in sink.communicate()[0]
+
+
+@pytest.mark.long
+def test_who_sends_much_is_known_by_counters_and_does_not_go_first(clean: LaneWorld) -> None:
+    """F-003-40 on one host: servers are there, their counters give them classes, their tiers lanes."""
+    kept = keeper(clean)
+    assert kept.turn(ports(LaneNetwork.FLAT), 0.0).lanes == {UPLINK: LaneQueue.HTB}
+    classes = IntensityClasses(100, 1.0)
+
+    def count(now_s: float) -> None:
+        counted = {tap: traffic(clean.sys, (tap,)) for tap in TAPS}
+        classes.take({tap: found for tap, found in counted.items() if found}, now_s)
+
+    sink = clean.start("far", "receive", FAR, 7000, 4.0)
+    assert sink.stdout is not None
+    sink.stdout.readline()
+    count(began := time.monotonic())
+    before = packets(clean)
+    started = [
+        clean.start("guest1", "probe", FAR, 7000, 3.0),
+        clean.start("guest2", "bulk", FAR, 7002, 3.0),
+    ]
+    for each in started:
+        each.wait()
+    count(time.monotonic())
+    after = packets(clean)
+    found = json.loads(sink.communicate()[0])
+    assert time.monotonic() - began < 10, "else little was sent in much time"
+    assert classes.classes == {TAPS[0]: NetClass.LOW, TAPS[1]: NetClass.EXTREME}
+    sent = {minor: after[minor] - before[minor] for minor in ("1", "3")}
+    assert 0 < sent["1"] < sent["3"], "the lane of the tier, not of the class"
+    late = sorted(found["delays_ms"])[len(found["delays_ms"]) // 2]
+    assert late < 5, "one queue of the uplink makes 20 ms and more of it"
 
 
 def test_somebody_who_changes_queues_is_heard(clean: LaneWorld) -> None:
