@@ -52,7 +52,10 @@ class UplinkDevices(Protocol):
         """Its root qdisc."""
 
     def userland_ports(self) -> frozenset[str]:
-        """Devices whose packets a program switches, past the kernel's marks."""
+        """Devices whose packets a program switches, past the kernel's marks.
+
+        :raises CapabilityMissingError: that cannot be known
+        """
 
     def marks(self) -> ShownMarks | None:
         """Our tables in nft."""
@@ -158,7 +161,11 @@ class LaneKeeper:
             else:
                 reasons += found
         marked: tuple[str, ...] = ()
-        past = self._devices.userland_ports() if plans else frozenset()
+        past = frozenset[str]()
+        try:
+            past = self._devices.userland_ports() if plans else past
+        except CapabilityMissingError as error:
+            troubles.append(f"marks of taps may be passed by: {error}")
         ports = tuple(
             replace(port, bypasses=True) if port.device in past else port for port in ports
         )

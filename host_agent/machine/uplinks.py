@@ -133,7 +133,7 @@ class Uplinks:
     def userland_ports(self) -> frozenset[str]:
         """Return the ports of bridges whose datapath is Open vSwitch's own program: what it passes has no mark.
 
-        One that cannot be asked has none that we know of.
+        :raises CapabilityMissingError: Open vSwitch is here, and refuses to say it
         """
         if not self._programs.ovs_vsctl.exists():
             return frozenset()
@@ -144,8 +144,10 @@ class Uplinks:
             return frozenset(
                 port for bridge in bridges for port in self._run(*ask, "list-ports", bridge).split()
             )
-        except CapabilityMissingError:
-            return frozenset()
+        except CapabilityMissingError as error:
+            if _MISSING in str(error):  # its database does not run
+                return frozenset()
+            raise
 
     def write_queues(self, batch: str) -> None:
         """Carry out a batch of tc.
@@ -184,9 +186,12 @@ class Uplinks:
     def _ovs_qos(self, device: str) -> str | None:
         """Return the type of QoS of a port of Open vSwitch; one that cannot be asked has none that we know of."""
         master = self._net / device / "master"
-        in_kernel = master.exists() and master.resolve().name == "ovs-system"
-        if not in_kernel and device not in self.userland_ports():
-            return None
+        if not (master.exists() and master.resolve().name == "ovs-system"):
+            try:
+                if device not in self.userland_ports():
+                    return None
+            except CapabilityMissingError:  # a port that we may not ask for is none that we know of
+                return None
         ask = (self._programs.ovs_vsctl, "--timeout=5", "--if-exists", "get")
         try:
             qos = self._run(*ask, "port", device, "qos").strip()

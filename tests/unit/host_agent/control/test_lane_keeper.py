@@ -78,6 +78,8 @@ class Devices:
         return self.root if device == "eth0" else BARE
 
     def userland_ports(self) -> frozenset[str]:
+        if self.refuses == "ovs-vsctl":
+            raise CapabilityMissingError("ovs-vsctl: Permission denied")
         return self.userland
 
     def marks(self) -> ShownMarks | None:
@@ -136,6 +138,10 @@ def test_a_tap_that_a_program_switches_has_no_mark(devices: Devices) -> None:
     assert [each.term for each in turn.reasons] == [LaneTerm.BYPASS]
     devices.userland = frozenset()
     assert kept.turn([PORT], 5.0).marked == ("tap1",)
+    devices.refuses = "ovs-vsctl"
+    unknown = kept.turn([PORT], 10.0)
+    assert unknown.marked == ("tap1",)
+    assert unknown.sentences() == ("marks of taps may be passed by: ovs-vsctl: Permission denied",)
 
 
 def test_another_tap_of_that_name_is_marked_anew(devices: Devices) -> None:

@@ -98,8 +98,11 @@ def test_ports_of_a_userland_datapath_have_no_master_and_are_known_all_the_same(
     host.program("ovs-vsctl", SWITCHED)
     assert host.uplinks.userland_ports() == {"eth0", "tap1", "tap2"}
     assert host.uplinks.facts("eth0").ovs_qos == ""
+    host.program("ovs-vsctl", "echo 'db.sock: No such file or directory' >&2; exit 1")
+    assert host.uplinks.userland_ports() == set(), "it does not run"
     host.program("ovs-vsctl", "echo denied >&2; exit 1")
-    assert host.uplinks.userland_ports() == set()
+    with pytest.raises(CapabilityMissingError, match="denied"):
+        host.uplinks.userland_ports()
     assert host.uplinks.facts("eth0").ovs_qos is None
 
 
