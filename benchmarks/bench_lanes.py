@@ -349,6 +349,7 @@ def main() -> None:
         "lc_p99_lanes_ms": statistics.median(each.p99_ms for each in ways["lanes"]),
         "lc_p99_ratio_lanes_median": statistics.median(ratios("lanes")),
         "lc_p99_ratio_lanes_worst": max(ratios("lanes")),
+        "lc_p99_ratio_without_marks_median": statistics.median(ratios("without_marks")),
         "lc_p99_ratio_without_marks_least": min(ratios("without_marks")),
         "lc_p99_ratio_lying_median": statistics.median(ratios("lying")),
         "be_share_lanes": min(each.sent_mbps[lane_of[Tier.BE]] for each in ways["lanes"])
