@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import configuration, criu_build, link_build, models, show
+from . import configuration, criu_build, link_build, models, pocl_build, show
 from .errors import AskedWrongError, LabError
 from .lab import Lab
 from .localcompute import NAME as LOCAL_NAME
@@ -84,6 +84,11 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
     command("link", _link, "build the link of remote GPUs (Go), once, and print where it is")
     command("criu", _criu, "build CRIU, by which leases of remote GPUs move, and print where it is")
     command(
+        "pocl",
+        _pocl,
+        "build PoCL, which carries OpenCL to another host, once, and print where it is",
+    )
+    command(
         "models", _models, "install what fits models of elastic groups, once, and print where it is"
     )
     command("show", _show, "boot five servers and show what was decided and enforced")
@@ -143,6 +148,13 @@ def _criu(options: argparse.Namespace, settings: Settings, progress: Progress) -
     program = criu_build.build(settings, progress)
     progress.close()
     print(program)
+
+
+def _pocl(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
+    settings.make_folders()
+    made = pocl_build.build(settings, progress)
+    progress.close()
+    print(made.server, made.vendors, made.layer, made.bench, sep="\n")
 
 
 def _models(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:

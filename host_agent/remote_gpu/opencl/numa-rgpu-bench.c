@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * numa-rgpu-bench: computes on an OpenCL device and checks every number that comes back.
+ *
+ * It is run in a server that has a lease of a remote GPU, where it shows that the GPU is reached, that its results are
+ * right, and what a round trip and bytes cost. Any other OpenCL device does as well.
+ */
+#define CL_TARGET_OPENCL_VERSION 120
+#include <CL/cl.h>
+#include <getopt.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { RIGHT, FAILED, USAGE, WRONG };
+
+#define MIB ((size_t)1 << 20)
+#define LARGEST (16 * MIB)
+#define ROUNDS 200
+#define COPIES 12
+#define LOOKED_AT 1024
+
+static const char *source = "__kernel void empty(__global uint *x) { }\n"
+                            "__kernel void advance(__global uint *x, uint a, uint b)\n"
+                            "{ size_t i = get_global_id(0); x[i] = x[i] * a + b; }\n";
+
+static cl_context context;
+static cl_command_queue queue;
+static cl_kernel empty_kernel, advance_kernel;
+
+static double now_s(void)
+{
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static void must(cl_int error, const char *what)
+{
+  if (error == CL_SUCCESS)
+    return;
+  fflush(stdout);
+  fprintf(stderr, "numa-rgpu-bench: %s: OpenCL error %d\n", what, error);
+  /* Without the library's own clean-up, which could wait for a device that is gone. */
+  _exit(FAILED);
+}
+
+static void wrong(const char *what, size_t at, uint32_t found, uint32_t expected)
+{
+  fflush(stdout);
+  fprintf(stderr, "numa-rgpu-bench: WRONG %s at %zu: %u, expected %u\n", what, at, found, expected);
+  _exit(WRONG);
+}
+
+static void open_device(char *name, size_t size)
+{
+  cl_platform_id platforms[8];
+  cl_device_id device = NULL;
+  cl_uint count = 0, devices = 0;
+  cl_int error;
+  must(clGetPlatformIDs(8, platforms, &count), "no OpenCL platform");
+  for (cl_uint i = 0; i < count && i < 8 && devices == 0; i++)
+    if (clGetDeviceIDs(platforms[i], CL_DEVICE_TYPE_ALL, 1, &device, &devices) != CL_SUCCESS)
+      devices = 0;
+  must(devices ? CL_SUCCESS : CL_DEVICE_NOT_FOUND, "no OpenCL device");
+  must(clGetDeviceInfo(device, CL_DEVICE_NAME, size, name, NULL), "its name");
+  context = clCreateContext(NULL, 1, &device, NULL, NULL, &error);
+  must(error, "a context");
+  queue = clCreateCommandQueue(context, device, 0, &error);
+  must(error, "a queue");
+  cl_program program = clCreateProgramWithSource(context, 1, &source, NULL, &error);
+  must(error, "a program");
+  must(clBuildProgram(program, 1, &device, "", NULL, NULL), "building a program");
+  empty_kernel = clCreateKernel(program, "empty", &error);
+  must(error, "a kernel");
+  advance_kernel = clCreateKernel(program, "advance", &error);
+  must(error, "a kernel");
+}
+
+static cl_mem buffer(size_t bytes)
+{
+  cl_int error;
+  cl_mem made = clCreateBuffer(context, CL_MEM_READ_WRITE, bytes, NULL, &error);
+  must(error, "a buffer");
+  return made;
+}
+
+/* Figures: the median round trip, and the best of some copies, each of which is compared. */
+static double trip_us(void)
+{
+  static double took[ROUNDS];
+  cl_mem one = buffer(4);
+  size_t items = 1;
+  must(clSetKernelArg(empty_kernel, 0, sizeof one, &one), "an argument");
+  for (int i = -1; i < ROUNDS; i++) {
+    double begun = now_s();
+    must(clEnqueueNDRangeKernel(queue, empty_kernel, 1, NULL, &items, NULL, 0, NULL, NULL), "a kernel's start");
+    must(clFinish(queue), "a kernel's end");
+    if (i >= 0)
+      took[i] = now_s() - begun;
+  }
+  must(clReleaseMemObject(one), "giving a buffer back");
+  for (int i = 1; i < ROUNDS; i++)
+    for (int j = i; j > 0 && took[j] < took[j - 1]; j--) {
+      double swapped = took[j];
+      took[j] = took[j - 1], took[j - 1] = swapped;
+    }
+  return took[ROUNDS / 2] * 1e6;
+}
+
+static void copies(size_t bytes, double *write_mb_s, double *read_mb_s)
+{
+  uint32_t *sent = malloc(bytes), *got = malloc(bytes);
+  cl_mem device = buffer(bytes);
+  double write_s = 1e9, read_s = 1e9;
+  must(sent && got ? CL_SUCCESS : CL_OUT_OF_HOST_MEMORY, "memory");
+  for (uint32_t round = 0; round < COPIES; round++) {
+    for (size_t i = 0; i < bytes / 4; i++)
+      sent[i] = (uint32_t)i * 2654435761u + round;
+    memset(got, 0, bytes);
+    double begun = now_s();
+    must(clEnqueueWriteBuffer(queue, device, CL_TRUE, 0, bytes, sent, 0, NULL, NULL), "writing");
+    double written = now_s();
+    must(clEnqueueReadBuffer(queue, device, CL_TRUE, 0, bytes, got, 0, NULL, NULL), "reading");
+    double read = now_s();
+    if (written - begun < write_s)
+      write_s = written - begun;
+    if (read - written < read_s)
+      read_s = read - written;
+    for (size_t i = 0; i < bytes / 4; i++)
+      if (got[i] != sent[i])
+        wrong("copy", i, got[i], sent[i]);
+  }
+  must(clReleaseMemObject(device), "giving a buffer back");
+  free(sent), free(got);
+  *write_mb_s = (double)bytes / write_s / 1e6;
+  *read_mb_s = (double)bytes / read_s / 1e6;
+}
+
+static void figures(const char *name)
+{
+  double write_1, read_1, write_16, read_16, trip = trip_us();
+  copies(MIB, &write_1, &read_1);
+  copies(LARGEST, &write_16, &read_16);
+  printf("{\"device\": \"%s\", \"latency_us\": %.2f, \"write_1mib\": %.1f, \"read_1mib\": %.1f, \"write_16mib\": %.1f, "
+         "\"read_16mib\": %.1f}\n",
+         name, trip, write_1, read_1, write_16, read_16);
+}
+
+/* A computation whose state lies on the device: a step that is lost, or done twice, makes all later numbers wrong. */
+static void work(double seconds, size_t bytes)
+{
+  uint32_t a = 1664525, b = 1013904223, *host = malloc(bytes), expected[LOOKED_AT], got[LOOKED_AT];
+  size_t items = bytes / 4, looked_at = items < LOOKED_AT ? items : LOOKED_AT;
+  cl_mem device = buffer(bytes);
+  must(host ? CL_SUCCESS : CL_OUT_OF_HOST_MEMORY, "memory");
+  for (size_t i = 0; i < items; i++)
+    host[i] = (uint32_t)(i % LOOKED_AT);
+  memcpy(expected, host, looked_at * 4);
+  must(clEnqueueWriteBuffer(queue, device, CL_TRUE, 0, bytes, host, 0, NULL, NULL), "writing");
+  must(clSetKernelArg(advance_kernel, 0, sizeof device, &device), "an argument");
+  must(clSetKernelArg(advance_kernel, 1, 4, &a), "an argument");
+  must(clSetKernelArg(advance_kernel, 2, 4, &b), "an argument");
+  double until = now_s() + seconds, worst = 0;
+  unsigned long rounds = 0;
+  do {
+    double begun = now_s();
+    must(clEnqueueNDRangeKernel(queue, advance_kernel, 1, NULL, &items, NULL, 0, NULL, NULL), "a kernel's start");
+    must(clEnqueueReadBuffer(queue, device, CL_TRUE, 0, looked_at * 4, got, 0, NULL, NULL), "reading");
+    double took = now_s() - begun;
+    for (size_t i = 0; i < looked_at; i++) {
+      expected[i] = expected[i] * a + b;
+      if (got[i] != expected[i])
+        wrong("round", rounds, got[i], expected[i]);
+    }
+    if (took > worst)
+      worst = took;
+    if (rounds++ == 0) {
+      puts("working");
+      fflush(stdout);
+    }
+  } while (now_s() < until);
+  must(clEnqueueReadBuffer(queue, device, CL_TRUE, 0, bytes, host, 0, NULL, NULL), "reading");
+  for (size_t i = 0; i < items; i++)
+    if (host[i] != expected[i % LOOKED_AT])
+      wrong("end", i, host[i], expected[i % LOOKED_AT]);
+  must(clReleaseMemObject(device), "giving a buffer back");
+  printf("{\"rounds\": %lu, \"worst_s\": %.6f}\n", rounds, worst);
+}
+
+/* How many buffers of a size the device gives, each written to, as devices may give memory at its first use. */
+static void take(size_t bytes, unsigned long count, double seconds)
+{
+  unsigned long taken = 0;
+  cl_int error = CL_SUCCESS;
+  unsigned char mark = 7;
+  while (taken < count) {
+    cl_mem made = clCreateBuffer(context, CL_MEM_READ_WRITE, bytes, NULL, &error);
+    if (error == CL_SUCCESS)
+      error = clEnqueueWriteBuffer(queue, made, CL_TRUE, bytes - 1, 1, &mark, 0, NULL, NULL);
+    if (error != CL_SUCCESS)
+      break;
+    taken++;
+  }
+  printf("{\"taken\": %lu, \"error\": %d}\n", taken, error);
+  fflush(stdout);
+  usleep((useconds_t)(seconds * 1e6));
+  /* Nothing is given back: that is the server's to do. */
+  _exit(RIGHT);
+}
+
+static int usage(void)
+{
+  fputs("usage: numa-rgpu-bench [-t SECONDS] [-m MIB] [-a BYTES -n COUNT]\n"
+        "  without options: a round trip and copies, each compared\n"
+        "  -t, -m: a computation of so many seconds on so many MiB (4), compared in each round\n"
+        "  -a, -n: how many of so many buffers of so many bytes the device gives; they are held for -t SECONDS\n",
+        stderr);
+  return USAGE;
+}
+
+int main(int count, char **words)
+{
+  double seconds = 0;
+  unsigned long mib = 4, bytes = 0, buffers = 0;
+  char name[256], *end = "";
+  for (int option; (option = getopt(count, words, "t:m:a:n:")) != -1 && *end == '\0';) {
+    if (option == 't')
+      seconds = strtod(optarg, &end);
+    else if (option == 'm')
+      mib = strtoul(optarg, &end, 10);
+    else if (option == 'a')
+      bytes = strtoul(optarg, &end, 10);
+    else if (option == 'n')
+      buffers = strtoul(optarg, &end, 10);
+    else
+      return usage();
+  }
+  if (*end != '\0' || optind != count || mib == 0 || (bytes == 0) != (buffers == 0))
+    return usage();
+  open_device(name, sizeof name);
+  if (buffers != 0)
+    take(bytes, buffers, seconds);
+  else if (seconds > 0)
+    work(seconds, mib * MIB);
+  else
+    figures(name);
+  return RIGHT;
+}
