@@ -36,14 +36,16 @@ class RemoteGpuOptions(Section):
     )
     transport: str = option(
         "",
-        "What carries the use of lent GPUs to other hosts: the name in a file of transports, or of one that another "
-        "distribution provides. fake has no GPU behind it: it sends back what it gets, and needs trying_out.",
+        "What carries the use of lent GPUs to other hosts: pocl (OpenCL), the name in a file of transports, or of one "
+        "that another distribution provides. fake has no GPU behind it: it sends back what it gets, and needs "
+        "trying_out.",
         change="this host lends GPUs, which needs one",
         leave="this host lends none",
     )
     transports: Path = option(
         Path("/etc/numa-host-agent/transports"),
-        "Folder of files NAME.toml that declare transports; samples are beside the sample of this file.",
+        "Folder of files NAME.toml that declare transports, and pocl.toml, which says where parts of pocl are; samples "
+        "are beside the sample of this file.",
         change="they are elsewhere",
         leave="it need not be there where no file declares one",
     )

@@ -10,11 +10,13 @@
 
 ``transport``  the interface and its shapes
 ``fake``       an echo without a GPU (``echo``), to try the control plane
+``pocl``       OpenCL by PoCL-Remote; ``pocl_probe`` sees that its server is as it has to be
 ``declared``   any other, by the templates of a file (samples in etc/numa-host-agent/transports)
 ``registry``   by name; other distributions provide theirs as entry points
 
 A transport that can tell how busy a lease keeps its GPU is a ``UseSensor``, too: ``fake`` is one, by the processor time
-of its echo; one that a file declares is none; what other distributions provide may be.
+of its echo, and ``pocl``, by the kernels that run; one that a file declares is none; what other distributions provide
+may be.
 
 A transport starts nothing: :mod:`host_agent.remote_gpu.lease_process` does, by the commands from here.
 """

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
 
-from host_agent.transports import declared
+from host_agent.transports import declared, pocl
 from host_agent.transports.fake import FakeTransport
 from host_agent.transports.transport import RemoteGpuTransport
 from placement_traits.errors import InvalidValueError
@@ -20,13 +20,17 @@ GROUP: Final = "numa_ext.remote_gpu_transport"
 class Transports:
     """The transports of a host.
 
-    :param folder: whose ``*.toml`` files declare some; it need not be there
+    :param folder: whose ``*.toml`` files declare some, and one says where parts of ``pocl`` are; it need not be there
     :raises InvalidValueError: a file is malformed, or two transports have one name
     """
 
     def __init__(self, folder: Path) -> None:
-        self._known: dict[str, RemoteGpuTransport] = {FakeTransport.name: FakeTransport()}
-        for path in sorted(folder.glob("*.toml")):
+        own = folder / f"{pocl.PoclTransport.name}.toml"
+        self._known: dict[str, RemoteGpuTransport] = {
+            FakeTransport.name: FakeTransport(),
+            pocl.PoclTransport.name: pocl.read(own),
+        }
+        for path in sorted(set(folder.glob("*.toml")) - {own}):
             found = declared.read(path)
             if found.name in self._known:
                 raise InvalidValueError(f"{path}: name", found.name, "a name that is not taken")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transports with real processes and sockets: fake, and one that a file declares for a script of this test."""
+"""Transports with real processes and sockets: fake, one that a file declares for a script of this test, and PoCL."""
 
 import os
 import socket
@@ -11,7 +11,10 @@ import pytest
 
 from host_agent.remote_gpu.answer import ServedLease
 from host_agent.remote_gpu.processes import LeaseCommand, LeaseProcesses
+from host_agent.transports import pocl_probe
 from placement_traits.errors import ServiceUnavailableError
+from tests.support.built_pocl import cached_pocl
+from tests.support.pocl_server import write_pocl
 from tests.support.polling import until
 
 SCRIPT = """
@@ -51,7 +54,7 @@ class GpuHostProcesses:
         self.folder, self.transport = folder, transport
         self.command = LeaseCommand(transport, folder, "127.0.0.1", {"gpu-uuid": "GPU-8f"})
         self.processes = LeaseProcesses(folder / "run", self.command)
-        self.greets = transport != "fake"
+        self.greets = transport == "mine"
 
     def connected(self, address, asked):
         host, _, port = address.rpartition(":")
@@ -60,9 +63,31 @@ class GpuHostProcesses:
         lines = client.makefile("rwb")
         return lines if lines.readline() == b"ok\n" else None
 
+    def answers(self, client):
+        """Whether the server behind a client answers in its transport's way."""
+        if self.transport == "pocl":
+            return pocl_probe.offered(LinesAsSocket(client)) == 1
+        client.write(b"hello\n")
+        client.flush()
+        return client.readline() == b"hello\n"
+
     def serve(self, lease="lease-1", epoch=1):
         self.processes.start(served(lease))
         return self.processes.serve(lease, epoch)[1]
+
+
+class LinesAsSocket:
+    """A client that has read a line, for who wants a socket."""
+
+    def __init__(self, lines):
+        self._lines = lines
+
+    def sendall(self, data):
+        self._lines.write(data)
+        self._lines.flush()
+
+    def recv(self, count):
+        return self._lines.read1(count)
 
 
 def served(lease, gpu="gpu-uuid"):
@@ -82,9 +107,11 @@ def folder(monkeypatch):
         yield Path(short)
 
 
-@pytest.fixture(params=["fake", "mine"])
+@pytest.fixture(params=["fake", "mine", "pocl"])
 def gpus(folder, request):
     declare(folder, "mine", SCRIPT)
+    if request.param == "pocl":
+        write_pocl(folder, cached_pocl())
     found = GpuHostProcesses(folder, request.param)
     yield found
     for lease in found.processes.running():
@@ -96,9 +123,7 @@ def test_bytes_go_to_the_server_and_back_and_an_old_epoch_is_refused(gpus):
     client = gpus.connected(address, "1")
     if gpus.greets:
         assert client.readline().split()[1] == b"GPU-8f"
-    client.write(b"hello\n")
-    client.flush()
-    assert client.readline() == b"hello\n"
+    assert gpus.answers(client)
     for wrong in ("0", "2", "", "x", "1 9", "1 -1", "1 1 1"):
         assert gpus.connected(address, wrong) is None
 

@@ -9,7 +9,13 @@ from host_agent.transports.declared import DeclaredTransport, read
 from host_agent.transports.transport import AttachedGpu, GpuServer
 from placement_traits.errors import InvalidValueError
 
-SAMPLES = sorted((Path(__file__).parents[4] / "etc/numa-host-agent/transports").glob("*.sample"))
+SAMPLES = [
+    each
+    for each in sorted(
+        (Path(__file__).parents[4] / "etc/numa-host-agent/transports").glob("*.sample")
+    )
+    if not each.name.startswith("pocl.")  # declares no transport
+]
 LEASE = GpuServer("lease-7", "GPU-8f", 1000, 20000, Path("/run/lease"))
 TWO = (AttachedGpu(31000), AttachedGpu(31002))
 LEAST = """

@@ -9,15 +9,27 @@ import pytest
 from host_agent.transports import registry
 from host_agent.transports.declared import read
 from host_agent.transports.fake import FakeTransport
+from host_agent.transports.pocl import PoclTransport
 from host_agent.transports.registry import Transports
 from host_agent.transports.transport import AttachedGpu, GpuServer, RemoteGpuTransport
 from placement_traits import names
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import RemoteGpuApi
 
-SAMPLES = sorted((Path(__file__).parents[4] / "etc/numa-host-agent/transports").glob("*.sample"))
+SAMPLES = [
+    each
+    for each in sorted(
+        (Path(__file__).parents[4] / "etc/numa-host-agent/transports").glob("*.sample")
+    )
+    if not each.name.startswith("pocl.")  # declares no transport
+]
 FOLDER = Path("/run/lease")
-ALL: list[RemoteGpuTransport] = [FakeTransport(), *map(read, SAMPLES)]
+ALL: list[RemoteGpuTransport] = [
+    FakeTransport(),
+    PoclTransport(layer=Path("/not there")),
+    PoclTransport(layer=Path(__file__)),
+    *map(read, SAMPLES),
+]
 TWO = (AttachedGpu(31000), AttachedGpu(31002))
 
 
@@ -93,7 +105,9 @@ def test_an_unknown_transport_is_refused_with_those_that_there_are(
     monkeypatch.setattr(registry, "entry_points", points)
     transports = Transports(tmp_path / "not there")
     assert transports.named("theirs") is ALL[0]
-    with pytest.raises(InvalidValueError, match=r"'verbs' is not allowed; allowed: fake, theirs"):
+    with pytest.raises(
+        InvalidValueError, match=r"'verbs' is not allowed; allowed: fake, pocl, theirs"
+    ):
         transports.named("verbs")
 
 
