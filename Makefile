@@ -110,8 +110,9 @@ bench-elastic: venv
 	  $(PYTHON) -m benchmarks.bench_elastic $(if $(JSON),--json $(JSON))
 
 bench-rgpu: venv
-	@set -e; program=$$($(LAB) link | tail -n 1); \
-	  $(PYTHON) -m benchmarks.bench_rgpu --programs $${program%/*} $(if $(JSON),--json $(JSON))
+	@set -e; program=$$($(LAB) link | tail -n 1); pocl=$$($(LAB) pocl) && \
+	  pocl="--pocl $$(echo "$$pocl" | tail -n 4)" || { pocl=; echo "without PoCL: no program of OpenCL is measured"; }; \
+	  $(PYTHON) -m benchmarks.bench_rgpu --programs $${program%/*} $$pocl $(if $(JSON),--json $(JSON))
 
 bench: venv  ## run all benchmarks
 	@set -e; for bench in benchmarks/bench_*.py; do name=$${bench#benchmarks/bench_}; name=$${name%.py}; \

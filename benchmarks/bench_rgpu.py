@@ -6,6 +6,10 @@ relay over the same three hops (TCP, Unix socket, TCP, TCP), without TLS and wit
 doorman and gateway in processes of their own, TLS 1.3 between the last two. Unix sockets stand for vsock, and a server
 that takes and sends bytes for that of a GPU's transport. All processes share the machine: with more of them than cores,
 what is measured is processor time.
+
+With ``--pocl`` the same three ways then lead programs of OpenCL to a ``pocld`` each, with a device on the processor and
+the layer of slices in it: round trips of an empty kernel, copies, and tenants that copy at the same time. Each number
+that comes back is compared.
 """
 
 import json
@@ -23,12 +27,24 @@ from typing import Final
 
 from benchmarks import report
 from benchmarks.link_certificates import write_certificates
+from host_agent.remote_gpu.lease_process import Ports
+from host_agent.transports.pocl import PoclTransport
+from host_agent.transports.transport import GpuServer
 
 TENANTS: Final = (1, 2, 4, 6)
 WAYS: Final = ("plain", "relay", "link")
+SIZES: Final = ("write_1mib", "read_1mib", "write_16mib", "read_16mib")
 COMPUTE, GPU = "compute1", "gpu1"
 FIRST_CID: Final = 3
 STARTS_S: Final = 20.0
+ENDS_S: Final = 120.0
+COPIES_S: Final = 3
+SLICE_MIB: Final = 512
+VENDORS: Final = Path("/etc/OpenCL/vendors")
+WRONG: Final = 3
+"""How ``numa-rgpu-bench`` ends where a number is not what it should be."""
+
+COUNTS: Final = ("wrong_results", "failed")
 _START_FIELD: Final = 19  # of /proc/PID/stat, after the name
 GOALS: Final[Mapping[str, tuple[str, float]]] = {
     "latency_over_plain_us": ("≤", 60),
@@ -37,6 +53,27 @@ GOALS: Final[Mapping[str, tuple[str, float]]] = {
     "relay_floor_share": ("≥", 0.85),
     "tenants_share_least": ("≥", 0.85),
 }
+POCL_GOALS: Final[Mapping[str, tuple[str, float]]] = {
+    **{f"pocl_{name}": goal for name, goal in GOALS.items()},
+    "wrong_results": ("≤", 0),
+    "failed": ("≤", 0),
+}
+
+
+@dataclass(frozen=True)
+class Pocl:
+    """What ``lab pocl`` has built.
+
+    :param server: ``pocld``
+    :param vendors: folder that names the client's library
+    :param layer: that keeps slices
+    :param bench: ``numa-rgpu-bench``
+    """
+
+    server: Path
+    vendors: Path
+    layer: Path
+    bench: Path
 
 
 @dataclass
@@ -45,11 +82,14 @@ class LinkWorld:
 
     :param folder: for sockets, certificates and the doorman's file
     :param programs: folder of the link's programs
+    :ivar ports: first port of each tenant, by way
+    :ivar width: consecutive ports of a tenant
     """
 
     folder: Path
     programs: Path
     ports: dict[str, list[int]] = field(default_factory=dict)
+    width: int = 1
 
 
 @contextmanager
@@ -85,12 +125,66 @@ def a_world(programs: Path, tenants: int) -> Iterator[LinkWorld]:
             open_.enter_context(started(load, "serve", "tcp:127.0.0.1:0")) for _ in range(tenants)
         ]
         made.ports["plain"] = [port(line) for _, line in servers]
-        made.ports["relay"] = [
-            bare_relay(open_, load, made.folder / f"relay-{number}", to)
-            for number, to in enumerate(made.ports["plain"])
-        ]
-        made.ports["link"] = linked(open_, made, [process.pid for process, _ in servers])
+        lead(open_, made, [process.pid for process, _ in servers])
         yield made
+
+
+@contextmanager
+def a_pocl_world(programs: Path, pocl: Pocl, tenants: int) -> Iterator[LinkWorld]:
+    """Yield all that so many tenants of OpenCL need, each of the three ways apart."""
+    with ExitStack() as open_, tempfile.TemporaryDirectory(prefix="bench-rgpu-") as name:
+        made = LinkWorld(Path(name), programs, width=2)
+        servers = [
+            open_.enter_context(pocl_server(pocl, made.folder / f"pocld-{number}"))
+            for number in range(tenants)
+        ]
+        made.ports["plain"] = [to for _, to in servers]
+        lead(open_, made, [process.pid for process, _ in servers])
+        yield made
+
+
+@contextmanager
+def pocl_server(
+    pocl: Pocl, folder: Path, vendors: Path = VENDORS
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run a ``pocld`` on the device that a folder names; yield it with its first port."""
+    transport = PoclTransport(pocl.server, pocl.layer, vendors)
+    folder.mkdir()
+    with ExitStack() as open_:
+        ports = open_.enter_context(Ports(2))
+        asked = GpuServer(folder.name, "cpu", SLICE_MIB, ports[0], folder)
+        command = transport.server_command(asked)
+        process = subprocess.Popen(
+            command.argv,
+            env=dict(command.environment),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        open_.callback(lambda: (process.kill(), process.wait()))
+        until_s = time.monotonic() + STARTS_S
+        while subprocess.run(
+            command.probe, cwd=folder, capture_output=True, check=False
+        ).returncode:
+            if time.monotonic() > until_s:
+                raise SystemExit("pocld does not serve: is an OpenCL device here?")
+            time.sleep(0.05)
+        yield process, ports[0]
+
+
+def lead(open_: ExitStack, world: LinkWorld, servers: Sequence[int]) -> None:
+    """Lead two ways beside the plain one to servers.
+
+    :param servers: their processes
+    """
+    ends = [Ports(world.width) for _ in servers]
+    world.ports["relay"] = [open_.enter_context(each)[0] for each in ends]
+    pairs = zip(world.ports["relay"], world.ports["plain"], strict=True)
+    for first, to in pairs:
+        for each in range(world.width):
+            socket = world.folder / f"relay-{to + each}"
+            bare_relay(open_, world.programs / "load", socket, first + each, to + each)
+    world.ports["link"] = linked(open_, world, servers)
 
 
 def port(address: str) -> int:
@@ -98,12 +192,11 @@ def port(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
-def bare_relay(open_: ExitStack, load: Path, socket: Path, to: int) -> int:
-    """Start three relays in a row; return the port of the first."""
+def bare_relay(open_: ExitStack, load: Path, socket: Path, first: int, to: int) -> None:
+    """Start three relays in a row, from one port to another."""
     _, last = open_.enter_context(started(load, "relay", "tcp:127.0.0.1:0", f"tcp:127.0.0.1:{to}"))
     open_.enter_context(started(load, "relay", f"unix:{socket}", f"tcp:127.0.0.1:{port(last)}"))
-    _, first = open_.enter_context(started(load, "relay", "tcp:127.0.0.1:0", f"unix:{socket}"))
-    return port(first)
+    open_.enter_context(started(load, "relay", f"tcp:127.0.0.1:{first}", f"unix:{socket}"))
 
 
 def linked(open_: ExitStack, world: LinkWorld, servers: Sequence[int]) -> list[int]:
@@ -114,12 +207,13 @@ def linked(open_: ExitStack, world: LinkWorld, servers: Sequence[int]) -> list[i
     stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     for number, (to, server) in enumerate(zip(world.ports["plain"], servers, strict=True)):
         lease = f"00000000-0000-4000-8000-{number:012}"
-        words = ("-lease", lease, "-listen", "127.0.0.1:0", "-ports", to, "-server", server)
+        inner = ",".join(str(to + each) for each in range(world.width))
+        words = ("-lease", lease, "-listen", "127.0.0.1:0", "-ports", inner, "-server", server)
         gateway = open_.enter_context(running(program, "gateway", *words, *gates))
         gateway.stdin.write(json.dumps({"epoch": 1, "client": COMPUTE}) + "\n")
         gateway.stdin.flush()
         address = json.loads(gateway.stdout.readline())["address"]
-        ports.append(free_port())
+        ports.append(open_.enter_context(Ports(world.width))[0])
         attachments.append(
             {
                 "lease": lease,
@@ -131,7 +225,7 @@ def linked(open_: ExitStack, world: LinkWorld, servers: Sequence[int]) -> list[i
                 "address": address,
                 "mbps": 0,
                 "port": ports[-1],
-                "ports": 1,
+                "ports": world.width,
             }
         )
     file, door = world.folder / "attachments.json", world.folder / "door"
@@ -146,12 +240,6 @@ def linked(open_: ExitStack, world: LinkWorld, servers: Sequence[int]) -> list[i
     for each in ports:
         reached(each)
     return ports
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        return int(bound.getsockname()[1])
 
 
 def reached(to: int) -> None:
@@ -180,11 +268,57 @@ def measured(world: LinkWorld, way: str) -> dict[str, float]:
     return found
 
 
+def computing(pocl: Pocl, to: int, *words: object) -> subprocess.Popen[str]:
+    """Start a program of OpenCL whose device is reached at a port of 127.0.0.1."""
+    environment = {"OCL_ICD_VENDORS": str(pocl.vendors), "POCL_DEVICES": "remote"}
+    environment["POCL_REMOTE0_PARAMETERS"] = f"127.0.0.1:{to}/0"
+    return subprocess.Popen(
+        [pocl.bench, *map(str, words)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def computed(pocl: Pocl, world: LinkWorld, way: str) -> dict[str, float]:
+    """Return what one way reaches now for programs of OpenCL: round trips in µs, MB/s, and wrong results."""
+    figures: dict[str, float] = {"wrong_results": 0, "failed": 0}
+    if len(world.ports[way]) == 1:
+        program = computing(pocl, world.ports[way][0])
+        said, _ = program.communicate(timeout=ENDS_S)
+        note_end(figures, program)
+        if said:
+            found = json.loads(said)
+            figures |= {name: value for name, value in found.items() if name != "device"}
+    programs = [computing(pocl, to, "-c", COPIES_S) for to in world.ports[way]]
+    for each in programs:
+        each.stdout.readline()
+    for each in programs:  # all of them are ready
+        each.stdin.write("\n")
+        each.stdin.flush()
+    ends = [each.communicate(timeout=ENDS_S)[0] for each in programs]
+    for each in programs:
+        note_end(figures, each)
+    figures["together_mb_s"] = sum(json.loads(said)["mb_s"] for said in ends if said)
+    return figures
+
+
+def note_end(figures: dict[str, float], program: subprocess.Popen[str]) -> None:
+    """Count a program that has not ended as it should."""
+    figures["wrong_results"] += program.returncode == WRONG
+    figures["failed"] += program.returncode not in (0, WRONG)
+
+
 def best(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the best of each figure: the least time, the most bandwidth."""
+    """Return the best of each figure, the least time and the most bandwidth; of counts, the sum."""
+    names = dict.fromkeys(name for each in rounds for name in each)
     return {
-        name: (min if name.endswith("_us") else max)(each[name] for each in rounds)
-        for name in rounds[0]
+        name: (sum if name in COUNTS else min if name.endswith("_us") else max)(
+            each[name] for each in rounds if name in each
+        )
+        for name in names
     }
 
 
@@ -194,6 +328,63 @@ def share(found: Mapping[str, Mapping[str, float]], way: str, size: str, of: str
     return statistics.mean(found[way][name] / found[of][name] for name in names)
 
 
+def bytes_figures(programs: Path, rounds: int) -> dict[str, float]:
+    """Measure all ways of bytes, for one tenant and for several."""
+    figures: dict[str, float] = {}
+    shares, rows = [], []
+    for tenants in TENANTS:
+        report.progress(f"{tenants} tenants")
+        with a_world(programs, tenants) as world:
+            ran = [{way: measured(world, way) for way in WAYS} for _ in range(rounds)]
+        found = {way: best([each[way] for each in ran]) for way in WAYS}
+        for way in WAYS:
+            rows.append((tenants, way, found[way]["latency_us"], *(found[way][n] for n in SIZES)))
+        shares.append(share(found, "link", "16mib", "plain"))
+        figures[f"share_16mib_{tenants}_tenants"] = shares[-1]
+        if tenants == 1:
+            figures |= of_one(found)
+    figures["tenants_share_least"] = min(shares)
+    report.table(("tenants", "way", "trip µs", *(name.replace("_", " ") for name in SIZES)), rows)
+    return figures
+
+
+def of_one(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return the figures of one tenant."""
+    plain_us = found["plain"]["latency_us"]
+    return {
+        "latency_over_plain_us": found["link"]["latency_us"] - plain_us,
+        "relay_over_plain_us": found["relay"]["latency_us"] - plain_us,
+        "bandwidth_share_1mib": share(found, "link", "1mib", "plain"),
+        "bandwidth_share_16mib": share(found, "link", "16mib", "plain"),
+        "relay_floor_share": share(found, "link", "16mib", "relay"),
+        "relay_share_16mib": share(found, "relay", "16mib", "plain"),
+    }
+
+
+def pocl_figures(programs: Path, pocl: Pocl, rounds: int) -> dict[str, float]:
+    """Measure all ways of programs of OpenCL, for one tenant and for several."""
+    figures: dict[str, float] = dict.fromkeys(COUNTS, 0)
+    shares, rows = [], []
+    for tenants in TENANTS:
+        report.progress(f"{tenants} tenants of OpenCL")
+        with a_pocl_world(programs, pocl, tenants) as world:
+            ran = [{way: computed(pocl, world, way) for way in WAYS} for _ in range(rounds)]
+        found = {way: best([each[way] for each in ran]) for way in WAYS}
+        for way in WAYS:
+            one = [found[way].get(name, "") for name in ("latency_us", *SIZES)]
+            rows.append((tenants, way, *one, found[way]["together_mb_s"]))
+            for name in COUNTS:
+                figures[name] += found[way][name]
+        shares.append(found["link"]["together_mb_s"] / found["plain"]["together_mb_s"])
+        figures[f"pocl_share_{tenants}_tenants"] = shares[-1]
+        if tenants == 1:
+            figures |= {f"pocl_{name}": value for name, value in of_one(found).items()}
+    figures["pocl_tenants_share_least"] = min(shares)
+    names = (name.replace("_", " ") for name in SIZES)
+    report.table(("tenants", "way", "trip µs", *names, "together"), rows)
+    return figures
+
+
 def main() -> None:
     """Measure all ways, for one tenant and for several."""
     parser = report.parser(__doc__)
@@ -201,39 +392,19 @@ def main() -> None:
         "--programs", type=Path, required=True, help="folder of the link's programs"
     )
     parser.add_argument("--rounds", type=int, default=5, help="of which the best counts")
-    args = parser.parse_args()
-    figures: dict[str, float] = {}
-    shares, rows = [], []
-    for tenants in TENANTS:
-        report.progress(f"{tenants} tenants")
-        with a_world(args.programs, tenants) as world:
-            rounds = [{way: measured(world, way) for way in WAYS} for _ in range(args.rounds)]
-        found = {way: best([each[way] for each in rounds]) for way in WAYS}
-        for way in WAYS:
-            sizes = ("write_1mib", "read_1mib", "write_16mib", "read_16mib")
-            rows.append((tenants, way, found[way]["latency_us"], *(found[way][n] for n in sizes)))
-        shares.append(share(found, "link", "16mib", "plain"))
-        figures[f"share_16mib_{tenants}_tenants"] = shares[-1]
-        if tenants == 1:
-            plain_us = found["plain"]["latency_us"]
-            figures["latency_over_plain_us"] = found["link"]["latency_us"] - plain_us
-            figures["relay_over_plain_us"] = found["relay"]["latency_us"] - plain_us
-            figures["bandwidth_share_1mib"] = share(found, "link", "1mib", "plain")
-            figures["bandwidth_share_16mib"] = shares[-1]
-            figures["relay_floor_share"] = share(found, "link", "16mib", "relay")
-            figures["relay_share_16mib"] = share(found, "relay", "16mib", "plain")
-    figures["tenants_share_least"] = min(shares)
-    columns = (
-        "tenants",
-        "way",
-        "trip µs",
-        "write 1 MiB",
-        "read 1 MiB",
-        "write 16 MiB",
-        "read 16 MiB",
+    parser.add_argument(
+        "--pocl",
+        type=Path,
+        nargs=4,
+        metavar=("SERVER", "VENDORS", "LAYER", "BENCH"),
+        help="what lab pocl prints; without it, no program of OpenCL runs",
     )
-    report.table(columns, rows)
-    for name, (sign, goal) in GOALS.items():
+    args = parser.parse_args()
+    figures, goals = bytes_figures(args.programs, args.rounds), dict(GOALS)
+    if args.pocl:
+        figures |= pocl_figures(args.programs, Pocl(*args.pocl), args.rounds)
+        goals |= POCL_GOALS
+    for name, (sign, goal) in goals.items():
         met = figures[name] <= goal if sign == "≤" else figures[name] >= goal
         report.progress(
             f"  {name} {figures[name]:.3g}, goal {sign} {goal:g}{'' if met else ': missed'}"
@@ -241,8 +412,8 @@ def main() -> None:
     source = {
         "rounds": args.rounds,
         "processors": os.cpu_count(),
-        "stand_ins": "Unix sockets for vsock, a server of bytes for a transport's",
-        "goals": {name: f"{sign} {goal:g}" for name, (sign, goal) in GOALS.items()},
+        "stand_ins": "Unix sockets for vsock, a server of bytes for a transport's; OpenCL on the processor for a GPU's",
+        "goals": {name: f"{sign} {goal:g}" for name, (sign, goal) in goals.items()},
     }
     report.finish("rgpu", "measured", figures, source, args.json)
 

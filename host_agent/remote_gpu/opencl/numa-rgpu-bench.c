@@ -150,6 +150,32 @@ static void figures(const char *name)
          name, trip, write_1, read_1, write_16, read_16);
 }
 
+/* Copies there and back for a while, each compared, from when a line comes by standard input: with several of them at
+ * once, what they reach together. */
+static void copy_for(double seconds)
+{
+  char *sent = malloc(LARGEST), *got = malloc(LARGEST);
+  cl_mem device = buffer(LARGEST);
+  unsigned long rounds = 0;
+  must(sent && got ? CL_SUCCESS : CL_OUT_OF_HOST_MEMORY, "memory");
+  for (size_t i = 0; i < LARGEST; i++)
+    sent[i] = (char)(i * 2654435761u >> 13);
+  puts("ready");
+  fflush(stdout);
+  while (getchar() != '\n' && !feof(stdin))
+    ;
+  double begun = now_s(), until = begun + seconds;
+  do {
+    memcpy(sent, &rounds, sizeof rounds);
+    must(clEnqueueWriteBuffer(queue, device, CL_TRUE, 0, LARGEST, sent, 0, NULL, NULL), "writing");
+    must(clEnqueueReadBuffer(queue, device, CL_TRUE, 0, LARGEST, got, 0, NULL, NULL), "reading");
+    if (memcmp(sent, got, LARGEST) != 0)
+      wrong("copy", rounds, 0, 0);
+    rounds++;
+  } while (now_s() < until);
+  printf("{\"copies\": %lu, \"mb_s\": %.1f}\n", rounds, 2e-6 * (double)LARGEST * (double)rounds / (now_s() - begun));
+}
+
 /* A computation whose state lies on the device: a step that is lost, or done twice, makes all later numbers wrong. */
 static void work(double seconds, size_t bytes)
 {
@@ -214,8 +240,9 @@ static void take(size_t bytes, unsigned long count, double seconds)
 
 static int usage(void)
 {
-  fputs("usage: numa-rgpu-bench [-t SECONDS] [-m MIB] [-a BYTES -n COUNT]\n"
+  fputs("usage: numa-rgpu-bench [-c SECONDS] [-t SECONDS] [-m MIB] [-a BYTES -n COUNT]\n"
         "  without options: a round trip and copies, each compared\n"
+        "  -c: copies of 16 MiB there and back for so many seconds, from when a line comes by standard input\n"
         "  -t, -m: a computation of so many seconds on so many MiB (4), compared in each round\n"
         "  -a, -n: how many of so many buffers of so many bytes the device gives; they are held for -t SECONDS\n",
         stderr);
@@ -224,11 +251,13 @@ static int usage(void)
 
 int main(int count, char **words)
 {
-  double seconds = 0;
+  double seconds = 0, copying = 0;
   unsigned long mib = 4, bytes = 0, buffers = 0;
   char name[256], *end = "";
-  for (int option; (option = getopt(count, words, "t:m:a:n:")) != -1 && *end == '\0';) {
-    if (option == 't')
+  for (int option; (option = getopt(count, words, "c:t:m:a:n:")) != -1 && *end == '\0';) {
+    if (option == 'c')
+      copying = strtod(optarg, &end);
+    else if (option == 't')
       seconds = strtod(optarg, &end);
     else if (option == 'm')
       mib = strtoul(optarg, &end, 10);
@@ -244,6 +273,8 @@ int main(int count, char **words)
   open_device(name, sizeof name);
   if (buffers != 0)
     take(bytes, buffers, seconds);
+  else if (copying > 0)
+    copy_for(copying);
   else if (seconds > 0)
     work(seconds, mib * MIB);
   else
