@@ -19,6 +19,7 @@ enum { RIGHT, FAILED, USAGE, WRONG };
 
 #define MIB ((size_t)1 << 20)
 #define LARGEST (16 * MIB)
+#define MOST (64 * MIB)
 #define ROUNDS 200
 #define COPIES 12
 #define LOOKED_AT 1024
@@ -113,14 +114,15 @@ static double trip_us(void)
 
 static void copies(size_t bytes, double *write_mb_s, double *read_mb_s)
 {
-  uint32_t *sent = malloc(bytes), *got = malloc(bytes);
+  unsigned char *sent = malloc(bytes), *got = malloc(bytes);
   cl_mem device = buffer(bytes);
   double write_s = 1e9, read_s = 1e9;
   must(sent && got ? CL_SUCCESS : CL_OUT_OF_HOST_MEMORY, "memory");
-  for (uint32_t round = 0; round < COPIES; round++) {
-    for (size_t i = 0; i < bytes / 4; i++)
-      sent[i] = (uint32_t)i * 2654435761u + round;
-    memset(got, 0, bytes);
+  for (size_t i = 0; i < bytes; i++)
+    sent[i] = (unsigned char)((uint32_t)i * 2654435761u >> 24);
+  for (int round = 0; round < COPIES; round++) {
+    sent[0] = (unsigned char)round;
+    memset(got, 255, bytes);
     double begun = now_s();
     must(clEnqueueWriteBuffer(queue, device, CL_TRUE, 0, bytes, sent, 0, NULL, NULL), "writing");
     double written = now_s();
@@ -130,14 +132,23 @@ static void copies(size_t bytes, double *write_mb_s, double *read_mb_s)
       write_s = written - begun;
     if (read - written < read_s)
       read_s = read - written;
-    for (size_t i = 0; i < bytes / 4; i++)
-      if (got[i] != sent[i])
-        wrong("copy", i, got[i], sent[i]);
+    if (memcmp(sent, got, bytes) != 0)
+      wrong("copy", (size_t)round, got[0], sent[0]);
   }
   must(clReleaseMemObject(device), "giving a buffer back");
   free(sent), free(got);
   *write_mb_s = (double)bytes / write_s / 1e6;
   *read_mb_s = (double)bytes / read_s / 1e6;
+}
+
+/* From what costs a round trip to what costs its bytes. */
+static void sizes(void)
+{
+  for (size_t bytes = 2; bytes <= MOST; bytes *= 8) {
+    double write, read;
+    copies(bytes, &write, &read);
+    printf("{\"bytes\": %zu, \"write_mb_s\": %.4f, \"read_mb_s\": %.4f}\n", bytes, write, read);
+  }
 }
 
 static void figures(const char *name)
@@ -240,8 +251,9 @@ static void take(size_t bytes, unsigned long count, double seconds)
 
 static int usage(void)
 {
-  fputs("usage: numa-rgpu-bench [-c SECONDS] [-t SECONDS] [-m MIB] [-a BYTES -n COUNT]\n"
+  fputs("usage: numa-rgpu-bench [-s] [-c SECONDS] [-t SECONDS] [-m MIB] [-a BYTES -n COUNT]\n"
         "  without options: a round trip and copies, each compared\n"
+        "  -s: copies of 2 bytes to 32 MiB, a line each\n"
         "  -c: copies of 16 MiB there and back for so many seconds, from when a line comes by standard input\n"
         "  -t, -m: a computation of so many seconds on so many MiB (4), compared in each round\n"
         "  -a, -n: how many of so many buffers of so many bytes the device gives; they are held for -t SECONDS\n",
@@ -252,10 +264,13 @@ static int usage(void)
 int main(int count, char **words)
 {
   double seconds = 0, copying = 0;
+  int all_sizes = 0;
   unsigned long mib = 4, bytes = 0, buffers = 0;
   char name[256], *end = "";
-  for (int option; (option = getopt(count, words, "c:t:m:a:n:")) != -1 && *end == '\0';) {
-    if (option == 'c')
+  for (int option; (option = getopt(count, words, "sc:t:m:a:n:")) != -1 && *end == '\0';) {
+    if (option == 's')
+      all_sizes = 1;
+    else if (option == 'c')
       copying = strtod(optarg, &end);
     else if (option == 't')
       seconds = strtod(optarg, &end);
@@ -273,6 +288,8 @@ int main(int count, char **words)
   open_device(name, sizeof name);
   if (buffers != 0)
     take(bytes, buffers, seconds);
+  else if (all_sizes)
+    sizes();
   else if (copying > 0)
     copy_for(copying);
   else if (seconds > 0)

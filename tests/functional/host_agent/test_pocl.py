@@ -4,6 +4,7 @@
 Each test fails with PoCL as Debian has it, or without the layer of slices.
 """
 
+import json
 import os
 import signal
 import socket
@@ -98,6 +99,29 @@ def test_a_slice_holds_to_the_byte(server):
     until(lambda: server.counted()["held"] == 0, LOST_S)
     assert server.says("-a", 100 * MIB, "-n", 4) == {"taken": 2, "error": -5}
     assert server.counted()["peak"] == 200 * MIB
+
+
+def test_programs_of_one_lease_do_not_see_each_others_end(server):
+    """F-002-42, 43: what a program held is free when it has ended, be it killed; the other's numbers are right."""
+    other = server.working("-t", 2)
+    killed = server.working("-t", 60)
+    assert server.counted()["objects"] == 2
+    killed.kill()
+    said, why = other.communicate(timeout=HANGS_S)
+    assert other.returncode == 0, why
+    assert json.loads(said.splitlines()[-1])["rounds"] > 0
+    until(lambda: server.counted()["objects"] == 0, LOST_S)
+    assert server.counted()["held"] == 0
+
+
+@pytest.mark.long
+def test_bandwidth_is_said_for_each_size(server):
+    """F-002-48."""
+    said, why = server.client("-s").communicate(timeout=HANGS_S)
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert [line["bytes"] for line in lines] == [2 * 8**k for k in range(9)], why
+    rates = [min(line["write_mb_s"], line["read_mb_s"]) for line in lines]
+    assert rates[0] < rates[4] < max(rates[6:])
 
 
 @pytest.mark.long
