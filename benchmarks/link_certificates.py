@@ -13,15 +13,19 @@ _LASTS = datetime.timedelta(days=1)
 
 
 def write_certificates(
-    folder: Path, compute: str, gpu: str
+    folder: Path, compute: str, gpu: str, *others: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Write them; return the options of a doorman on the host ``compute``, and those of a gateway on ``gpu``."""
+    """Write them; return the options of a doorman on the host ``compute``, and those of a gateway on ``gpu``.
+
+    :param others: hosts of GPUs
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     authority = _shape("benchmark", "benchmark", key.public_key()).add_extension(
         x509.BasicConstraints(ca=True, path_length=None), critical=True
     )
     (folder / "ca.pem").write_bytes(_pem(authority.sign(key, hashes.SHA256())))
-    uses = {compute: ExtendedKeyUsageOID.CLIENT_AUTH, gpu: ExtendedKeyUsageOID.SERVER_AUTH}
+    uses = {compute: ExtendedKeyUsageOID.CLIENT_AUTH}
+    uses |= dict.fromkeys((gpu, *others), ExtendedKeyUsageOID.SERVER_AUTH)
     for host, use in uses.items():
         own = ec.generate_private_key(ec.SECP256R1())
         shape = (

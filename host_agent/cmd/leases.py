@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,13 +29,15 @@ from host_agent.model import workload
 from host_agent.model.workload import Activity
 from host_agent.remote_gpu import isolation
 from host_agent.remote_gpu.answer import RunningServers
+from host_agent.remote_gpu.checkpoint import NOTHING_AROUND, Around
 from host_agent.remote_gpu.doors import Doors, DoorsThread, GuestDomain, vsock
 from host_agent.remote_gpu.gpu_host import GpuHost
 from host_agent.remote_gpu.groups import GroupBounds, LeaseGroups, divided, own_group
 from host_agent.remote_gpu.link_files import LinkFiles, LinkPaths
+from host_agent.remote_gpu.moves import HostMoves, MoveTools, try_out
 from host_agent.remote_gpu.processes import LeaseBounds, LeaseCommand, LeaseProcesses
 from host_agent.remote_gpu.publishing import Publishing
-from host_agent.remote_gpu.turns import HttpAnswer, LeaseTurns, Request, pause_s
+from host_agent.remote_gpu.turns import HURRY_S, HttpAnswer, LeaseTurns, Request, pause_s
 from host_agent.remote_gpu.use import UseMeter
 from host_agent.report.clients import make_adapter
 from host_agent.transports.registry import Transports
@@ -47,6 +50,7 @@ from placement_traits.errors import (
     LONGEST_TEXT,
     CapabilityMissingError,
     InvalidValueError,
+    NumaExtError,
     ServiceUnavailableError,
     cut,
 )
@@ -59,6 +63,7 @@ from placement_traits.service_manager import ServiceManager
 _LOG: Final = logging.getLogger(__name__)
 _PROGRAM: Final = "numa-host-agent-leases"
 _SERVICE: Final = "numa-ext"
+_TRIED_MB: Final = 64
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,11 +94,18 @@ def _run(conf: Configuration, *, once: bool) -> int:
     libvirt = LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
     host = conf.host.name or libvirt.hostname()
     pool = lent(conf.remote_gpus, host)
+    tools = move_tools(conf.remote_gpus)
     with single_instance(folder / "lock", "stop it first"):
+        if tools is not None and not _can_move(conf.remote_gpus, folder / "tried", pool, tools):
+            tools = None
+        if tools is not None:
+            pool = replace(pool, gpus=tuple(replace(each, migratable=True) for each in pool.gpus))
+        run = folder / "run"
+        processes = _processes(conf.remote_gpus, run, pool, tools)
         turns = LeaseTurns(
             host,
             requests(make_adapter(conf, _SERVICE)),
-            GpuHost(_processes(conf.remote_gpus, folder / "run", pool), folder / "epochs.json"),
+            GpuHost(processes, folder / "epochs.json", HostMoves(processes, run, tools)),
             lambda: servers(libvirt) if conf.remote_gpus.uses else RunningServers(),
             folder / "answer.json",
             rest_s=0.0 if conf.remote_gpus.gpus else conf.remote_gpus.rest_s,
@@ -117,12 +129,44 @@ def _run(conf: Configuration, *, once: bool) -> int:
         while not stop.is_set():
             turns.turn()
             manager.on_round()
-            stop.wait(pause_s(conf.remote_gpus.interval_s))
+            stop.wait(HURRY_S if turns.hurries() else pause_s(conf.remote_gpus.interval_s))
         manager.stopping()
     return 0
 
 
-def _processes(options: RemoteGpuOptions, run: Path, pool: LentPool) -> LeaseProcesses:
+def move_tools(options: RemoteGpuOptions) -> MoveTools | None:
+    """Return by what leases of this host move with all that they have; None: they do not.
+
+    :raises ConfigurationError: CRIU is no program
+    """
+    if not (options.gpus and options.criu):
+        return None
+    if not os.access(options.criu, os.X_OK):
+        raise ConfigurationError(f"[remote_gpus]criu: {options.criu} is no program.")
+    return MoveTools(
+        Path(options.criu),
+        options.link,
+        link_paths(options),
+        options.address,
+        Around(options.words("gpu_suspend"), options.words("gpu_resume")),
+    )
+
+
+def _can_move(options: RemoteGpuOptions, place: Path, pool: LentPool, tools: MoveTools) -> bool:
+    """Try it with a lease of no server; where it cannot be done, say why."""
+    gpu = min(gpu_uuids(pool))
+    memory_mb = min(_TRIED_MB, *(each.memory_mb for each in pool.gpus))
+    try:
+        try_out(_processes(options, place, pool, tools), place, tools, gpu, memory_mb)
+    except (NumaExtError, OSError) as error:
+        _LOG.warning("leases of this host move with nothing that they have: %s", error)
+        return False
+    return True
+
+
+def _processes(
+    options: RemoteGpuOptions, run: Path, pool: LentPool, tools: MoveTools | None
+) -> LeaseProcesses:
     """Return what starts and ends the processes of leases.
 
     :param run: where their sockets are
@@ -136,6 +180,8 @@ def _processes(options: RemoteGpuOptions, run: Path, pool: LentPool) -> LeasePro
         options.nodes(),
         None if by is None else options.link,
         LeaseBounds(options.tasks_per_lease, options.folder_mb_per_lease),
+        None if tools is None else tools.criu,
+        NOTHING_AROUND if tools is None else tools.around,
     )
     meter = UseMeter(options.use_window_s)
     return LeaseProcesses(run, command, apart(options, run), by, meter)
@@ -203,14 +249,17 @@ def certificates(options: RemoteGpuOptions) -> LinkFiles | None:
         raise ConfigurationError(
             f"[remote_gpus]link: {options.link} is no program. Build it (make link) and install it there."
         )
-    found = LinkFiles(
-        LinkPaths(Path(options.certificate), options.key, options.authorities, options.revoked)
-    )
+    found = LinkFiles(link_paths(options))
     try:
         found.read()
     except ServiceUnavailableError as error:
         raise ConfigurationError(str(error)) from error
     return found
+
+
+def link_paths(options: RemoteGpuOptions) -> LinkPaths:
+    """Return where the certificates of this host are."""
+    return LinkPaths(Path(options.certificate), options.key, options.authorities, options.revoked)
 
 
 def servers(libvirt: DomainSource) -> RunningServers:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of leases of remote GPUs: section ``[remote_gpus]``."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,6 +162,30 @@ class RemoteGpuOptions(Section):
         change="it is elsewhere",
         leave="there is no certificate",
     )
+    criu: str = option(
+        "",
+        "Program of CRIU (4.1 or newer), by which a lease goes to another host that has it, too, with all that its "
+        "server has in memory and with its clients' connections. Needs isolated and certificate. It runs without "
+        "any right over this host, and only while a lease comes or goes. At each start it is tried with the "
+        "transport's own server; where that fails, the log says why, and leases move with nothing. The unit's filters "
+        "of system calls are in its way: see the drop-in moves.conf among the samples.",
+        change="this host lends GPUs whose memory CRIU can dump, as a CPU's or, with gpu_suspend, NVIDIA's",
+        leave="leases need not move, or may begin with empty memory where they come to",
+    )
+    gpu_suspend: str = option(
+        "",
+        "Command line that has a GPU's memory written into its process before a dump, in words as a shell has them; "
+        "{pid} is the server. Of NVIDIA's driver (550) cuda-checkpoint --toggle --pid {pid}, with its whole path. "
+        "Tried with an imitation, never with a GPU.",
+        change="criu is set and the transport's server uses such a GPU",
+        leave="the server has no memory but its own",
+    )
+    gpu_resume: str = option(
+        "",
+        "Command line that reverses gpu_suspend: after a restore, and where a lease goes on that was dumped.",
+        change="gpu_suspend is set",
+        leave="it is not",
+    )
     uses: bool = option(
         False,
         "Servers of this host use leases: which ones run is asked of libvirt and reported to the job service.",
@@ -219,6 +244,14 @@ class RemoteGpuOptions(Section):
         if self.guests and not (self.uses and self.transport):
             allowed = "false, or uses = true and the name of a transport"
             raise InvalidValueError("[remote_gpus]guests", self.guests, allowed)
+        if self.criu and not (self.isolated and self.certificate):
+            allowed = "nothing, or isolated = true and a certificate"
+            raise InvalidValueError("[remote_gpus]criu", self.criu, allowed)
+        for name in ("gpu_suspend", "gpu_resume"):
+            words = self.words(name)
+            if words and not (self.criu and words[0].startswith("/")):
+                allowed = "nothing, or an absolute path and criu"
+                raise InvalidValueError(f"[remote_gpus]{name}", words[0], allowed)
         self._check_rest()
         self.nodes()
         if self.gpus:
@@ -235,6 +268,18 @@ class RemoteGpuOptions(Section):
             if longest_s <= 0:
                 allowed = "0 with this interval_s"
             raise InvalidValueError("[remote_gpus]rest_s", self.rest_s, allowed)
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """Return the words of a command line.
+
+        :param name: of the option
+        :raises InvalidValueError: a quote has no end
+        """
+        text = getattr(self, name)
+        try:
+            return tuple(shlex.split(text))
+        except ValueError as error:
+            raise InvalidValueError(f"[remote_gpus]{name}", text, str(error)) from error
 
     def nodes(self) -> Mapping[str, tuple[Path, ...]]:
         """Return the nodes in /dev of each lent GPU that has some.

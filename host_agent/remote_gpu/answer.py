@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the job service asks of a host about leases, and what the host reports: ``/v1/hosts/HOST/leases``."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from placement_traits.errors import InvalidValueError
@@ -47,6 +47,38 @@ class EndedLease:
 
 
 @dataclass(frozen=True, slots=True)
+class SentLease:
+    """A lease of which the process is to go to another host, with all that it has.
+
+    :param id: its uuid
+    :param epoch: of its move; the end of the process acknowledges it
+    :param to: the other host, as its certificate names it
+    :param address: where that takes the images; '': it is not ready
+    :param network_mbps: promised to the lease, megabytes a second; 0: what others leave
+    :param cancelled: it is to go on here
+    """
+
+    id: str
+    epoch: int
+    to: str
+    address: str = ""
+    network_mbps: int = 0
+    cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedLease:
+    """A lease that comes to a GPU of this host, with all that its process has.
+
+    :param lease: as it will be served; its epoch is that of the move
+    :param source: the host that it comes from, as its certificate names it
+    """
+
+    lease: ServedLease
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class AttachedLease:
     """A lease of a server of this host.
 
@@ -75,6 +107,13 @@ class LeaseAnswer:
     serves: tuple[ServedLease, ...] = ()
     ends: tuple[EndedLease, ...] = ()
     attaches: tuple[AttachedLease, ...] = ()
+    sends: tuple[SentLease, ...] = ()
+    receives: tuple[ReceivedLease, ...] = ()
+
+    @property
+    def moves(self) -> bool:
+        """Some lease comes or goes: what this host does is waited for."""
+        return bool(self.sends or self.receives)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +129,24 @@ class RunningServers:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseMoveReport:
+    """What a host does for one lease that comes or goes.
+
+    :param epoch: of its move
+    :param address: where its images are taken; '': this host sends them, or cannot take them
+    :param sent_mb: of its images, MiB
+    :param of_mb: of all its images, MiB; 0: they are not made yet
+    :param why: it does not move, and where it goes on there, if it had begun to leave; '': it may still
+    """
+
+    epoch: int
+    address: str = ""
+    sent_mb: int = 0
+    of_mb: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseReport:
     """What a host does for leases.
 
@@ -98,12 +155,16 @@ class LeaseReport:
     :param servers: that run here; None: that is not known now
     :param busy: lease -> part of the time in which it kept its GPU busy, of those of which it is known. It changes all
         the time, and is no reason to report
+    :param moves: lease -> what is done for its move
+    :param can_move: leases of this host's GPUs can come and go with all that their processes have
     """
 
     serves: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     ended: Mapping[str, int] = field(default_factory=dict)
     servers: RunningServers | None = RunningServers()
     busy: Mapping[str, float] = field(default_factory=dict, compare=False)
+    moves: Mapping[str, LeaseMoveReport] = field(default_factory=dict)
+    can_move: bool = False
 
     def body(self, asked: LeaseAnswer | None = None) -> dict[str, Any]:
         """Return it as the service takes it.
@@ -123,7 +184,15 @@ class LeaseReport:
                 _requested(server, request)
                 for server, request in sorted(self.servers.requests.items())
             ]
-        return {"report": report | ({} if asked is None else {"asked": kept_answer(asked)})}
+        if self.can_move:
+            report["can_move"] = True
+        if self.moves:
+            report["moves"] = [
+                {"id": lease} | asdict(move) for lease, move in sorted(self.moves.items())
+            ]
+        if asked is not None:
+            report["asked"] = kept_answer(replace(asked, sends=(), receives=()))
+        return {"report": report}
 
 
 def _requested(server: str, request: RemoteGpuRequest) -> dict[str, Any]:
@@ -151,6 +220,11 @@ def read_answer(found: Value) -> LeaseAnswer:
             for each in found.member("ends").items()
         ),
         tuple(_attached(each) for each in found.member("attaches").items()),
+        tuple(_sent(each) for each in _optional_items(found, "sends")),
+        tuple(
+            ReceivedLease(_served(each), each.member("source").text())
+            for each in _optional_items(found, "receives")
+        ),
     )
 
 
@@ -170,6 +244,10 @@ def kept_answer(answer: LeaseAnswer) -> dict[str, Any]:
     Without what says nothing: a service that does not say it refuses it, too.
     """
     found = asdict(answer)
+    found["receives"] = [each["lease"] | {"source": each["source"]} for each in found["receives"]]
+    for name in ("sends", "receives"):
+        if not found[name]:
+            del found[name]
     for each in (*found["serves"], *found["attaches"]):
         for name in ("client_host", "gpu_host"):
             if each.get(name) == "":
@@ -191,6 +269,22 @@ def _served(found: Value) -> ServedLease:
         found.member("network_mbps").integer(),
         _optional_text(found, "client_host"),
     )
+
+
+def _sent(found: Value) -> SentLease:
+    return SentLease(
+        lease_id(found.member("id").text()),
+        found.member("epoch").integer(1),
+        found.member("to").text(),
+        found.member("address").text(),
+        found.member("network_mbps").integer(),
+        found.member("cancelled").flag(),
+    )
+
+
+def _optional_items(found: Value, name: str) -> Sequence[Value]:
+    value = found.members().get(name)
+    return () if value is None else value.items()
 
 
 def _attached(found: Value) -> AttachedLease:

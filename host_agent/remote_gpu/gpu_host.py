@@ -7,6 +7,7 @@ processes brings no old one back, and no second process serves one: of a lease w
 too, and another process is started at the epoch that the service answers.
 
 Each lease is in hand of a thread of its own: one whose process is slow or hangs delays neither others nor the report.
+One that comes from another host, or goes there, is in hand of :mod:`.moves`.
 """
 
 import logging
@@ -17,7 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.remote_gpu.answer import LeaseAnswer, ServedLease, lease_id
+from host_agent.remote_gpu.answer import LeaseAnswer, LeaseMoveReport, ServedLease, lease_id
+from host_agent.remote_gpu.moves import HostMoves
 from host_agent.remote_gpu.processes import LeaseProcesses, LeaseProcessGoneError
 from nova_numa_ext.policy.remote_gpu.gateway import Gateway
 from placement_traits.errors import ServiceUnavailableError
@@ -40,33 +42,54 @@ class GpuHost:
 
     :param processes: that serve them
     :param kept: file of the epochs
+    :param moves: of leases; None: there are none
+    :ivar moving: lease -> what was done for its move, when :meth:`obey` returned
     """
 
-    def __init__(self, processes: LeaseProcesses, kept: Path) -> None:
+    def __init__(
+        self, processes: LeaseProcesses, kept: Path, moves: HostMoves | None = None
+    ) -> None:
         self._processes = processes
+        self._moves = moves
         self._store = epochs_in(kept)
         self._gateways: dict[str, Gateway] = self._store.load() or {}
         self._writes = threading.Lock()
         self._threads = ThreadPoolExecutor(_AT_ONCE, "lease")
         self._in_hand: dict[str, Future[tuple[int, str] | None]] = {}
+        self.moving: Mapping[str, LeaseMoveReport] = {}
+
+    @property
+    def can_move(self) -> bool:
+        """Leases come and go with all that their processes have."""
+        return self._moves is not None and self._moves.possible
 
     def obey(self, answer: LeaseAnswer) -> tuple[dict[str, tuple[int, str]], dict[str, int]]:
         """Do what the service says; return which leases are served, at which epoch and where, and which have ended.
 
         Ended is also one that is to be served and whose process is gone, at the epoch that it served. A lease whose
-        process gives trouble, or is still in hand after a while, is in neither.
+        process gives trouble, or is still in hand after a while, is in neither; of what comes or goes, :attr:`moving`
+        tells.
         """
         self._learn(answer)
+        left: dict[str, int] = {}
+        kept = {each.id for each in answer.sends} | {each.lease.id for each in answer.receives}
+        if self._moves is not None:
+            self.moving, left = self._moves.obey(
+                answer.sends, answer.receives, self._gateways.keys()
+            )
+            kept |= self._moves.in_hand()
         for each in answer.serves:
-            self._hand(each.id, partial(self._served, each, self._gateways[each.id]))
-        for lease in self._processes.running() - self._gateways.keys():
+            if each.id not in kept:
+                self._hand(each.id, partial(self._served, each, self._gateways[each.id]))
+        for lease in self._processes.running() - self._gateways.keys() - kept:
             self._hand(lease, partial(self._processes.end, lease))
         wait(self._in_hand.values(), _WAIT_S)
         found, gone = self._taken_back()
         serves = {each.id: found[each.id] for each in answer.serves if each.id in found}
         ended = {each.id: gone[each.id] for each in answer.serves if each.id in gone}
         runs = self._processes.running() | self._in_hand.keys()
-        return serves, ended | {each.id: each.epoch for each in answer.ends if each.id not in runs}
+        ended |= {each.id: each.epoch for each in answer.ends if each.id not in runs}
+        return serves, ended | left
 
     def used(self) -> dict[str, float]:
         """Return the part of the time in which leases kept their GPUs busy, of those of which it is known."""
@@ -78,10 +101,14 @@ class GpuHost:
         :raises LeaseProcessGoneError: the process that may have served it is gone
         """
         if not gateway.is_given:
+            if self._moves is not None and self._moves.settle(asked.id, gateway.epoch):
+                self._processes.end(asked.id)
             self._processes.start(asked)
             with self._writes:
                 known = self._gateways.get(asked.id, gateway).give(gateway.epoch)
                 self._keep({**self._gateways, asked.id: known})
+            if self._moves is not None:
+                self._moves.settled(asked.id)
         return self._processes.serve(asked.id, gateway.epoch, asked.client_host, asked.network_mbps)
 
     def _hand(self, lease: str, do: Callable[[], tuple[int, str] | None]) -> None:

@@ -16,6 +16,9 @@ up. So the supervisor needs no capability, and neither has what it starts::
     /tmp /dev/shm      in memory, of limited size
     /proc              of these processes
 
+Numbers below 300 are not used again there, so that what was frozen elsewhere gets its own numbers back
+(:mod:`.checkpoint`).
+
 All users of the host have the kernel's overflow id there, the process itself, too. It can make no namespace in turn,
 and gets no right by any program. No folder of the host stays open over the change: by one the whole host could be
 reached.
@@ -33,7 +36,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -46,6 +49,9 @@ FOLDER: Final = Path("/lease")
 """Where a lease's process has its folder."""
 
 _INNER_ID: Final = 65534
+_FIRST_NUMBER: Final = (
+    300  # the kernel's RESERVED_PIDS, from which it counts on when numbers have run out
+)
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _PROGRAMS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _FILES: Final = (
@@ -104,20 +110,25 @@ class Visible:
     folder_mb: int = 64
 
 
-def enter(visible: Visible) -> None:
+def _nothing() -> None:
+    pass
+
+
+def enter(visible: Visible, first: Callable[[], None] = _nothing) -> None:
     """Go on in namespaces of its own, as their process 2; this process has one thread, and no folder open.
 
     The caller's own process waits for that and ends as it does; if it is killed, all of it is.
 
+    :param first: is called there before the rights over these namespaces are given up; it closes folders that are open
     :raises CapabilityMissingError: the kernel, or the unit's sandbox, does not let it
     """
     paths = [each.absolute() for each in (*_own_code(), *visible.paths)]
     _unshare()
-    first = os.fork()
-    if first:
+    init = os.fork()
+    if init:
         _give_up()
         _close_all()
-        os._exit(_ended_with(first))
+        os._exit(_ended_with(init))
     die_with_parent()
     try:
         _furnish(visible, paths)
@@ -127,10 +138,15 @@ def enter(visible: Visible) -> None:
         raise CapabilityMissingError(
             f"The process of a lease cannot be kept apart, {error.strerror} ({error.filename}): {_NO_MOUNTS}."
         ) from error
-    _give_up()
     second = os.fork()
     if second:
+        _give_up()
         _reap_until(second)
+    try:
+        first()
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(_FIRST_NUMBER))
+    finally:
+        _give_up()
 
 
 def check() -> None:

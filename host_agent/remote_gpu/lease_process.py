@@ -15,13 +15,20 @@ with ``"busy_s"`` where its transport can tell (:class:`~host_agent.transports.t
     {"pki": {"ca": PEM, ...}}                 let these certificates count; the answer has the digest of those that
                                               do as "pki", and where these cannot count, why, as "trouble"
     {}                                        what is served?
+    {"freeze": true}                          cut all; the answer has what is known of the server beside its memory
+    {"thaw": true}                            let the server, and its clients' connections, go on
+    {"spaces": true}                          the answer comes with open files of the namespaces
     {"end": true}                             cut all, end the server, answer, and end
+
+With CRIU (``--criu``) the server has a parent that holds its connections while it moves, and writes to no log of the
+host: it can be dumped then (:mod:`.checkpoint`). With ``--images`` it is made of a dump.
 
 Plain TCP knows neither hosts nor certificates. It ends with its server or its gateway, and they with it, whatever the
 one or the other dies of.
 """
 
 import argparse
+import array
 import asyncio
 import fcntl
 import json
@@ -31,13 +38,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.remote_gpu import groups, isolation
+from host_agent.remote_gpu import checkpoint, groups, isolation
 from host_agent.remote_gpu.clients import LOCAL, Clients
 from host_agent.remote_gpu.link_clients import LinkClients
 from host_agent.remote_gpu.plain_clients import PlainClients
@@ -61,6 +69,7 @@ class LeaseServer:
     :param clients: leads them to it
     :param apart: it is in a control group of its own, by which its end is seen
     :param sensor: tells how busy it keeps its GPU; None: nothing does
+    :param holder: command line before the server's own, of the parent that it has where it can move
     """
 
     def __init__(
@@ -70,12 +79,15 @@ class LeaseServer:
         *,
         apart: bool,
         sensor: UseSensor | None = None,
+        holder: Sequence[str] = (),
     ) -> None:
         self._ports = ports
         self._clients = clients
         self._apart = apart
         self._sensor = sensor
-        self._pid = 0
+        self._holder = tuple(holder)
+        self._tree = self._pid = 0
+        self._frozen: checkpoint.Frozen | None = None
         self._address = ""
         self._asked_to_end = asyncio.Event()
         self._has_ended = asyncio.Event()
@@ -91,32 +103,59 @@ class LeaseServer:
         """
         # A session of its own, so that all its processes can be killed; this process has one thread.
         server = await asyncio.create_subprocess_exec(
-            *command.argv,
+            *(*self._holder, *command.argv),
             env=dict(command.environment),
             cwd=command.folder,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
+            # A file of the host cannot be dumped.
+            stderr=asyncio.subprocess.DEVNULL if self._holder else None,
             pass_fds=() if self._apart else (lock,),
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
-        self._pid = server.pid
+        self._tree = self._pid = server.pid
         ends = asyncio.create_task(server.wait())
+
+        async def begin() -> None:
+            await self._served(command, ends)
+            if self._holder:
+                self._pid = await _held()
+            await self._clients.begin(sockets.clients, self._pid, lock)
+
+        return await self._until_the_end(ends, begin, sockets)
+
+    async def run_restored(self, frozen: checkpoint.Frozen, lock: int, sockets: "Sockets") -> int:
+        """As :meth:`run`, of a server that was made of a dump, as a child of this process."""
+        self._tree, self._pid = frozen.tree, frozen.server
+        ends = asyncio.create_task(_child_ends(frozen.tree))
+
+        async def begin() -> None:
+            await self._clients.begin(sockets.clients, self._pid, lock)
+            await self._clients.obey({"thaw": frozen.session})
+
+        return await self._until_the_end(ends, begin, sockets)
+
+    async def _until_the_end(
+        self,
+        ends: "asyncio.Task[int]",
+        begin: Callable[[], Awaitable[None]],
+        sockets: "Sockets",
+    ) -> int:
         asked = asyncio.create_task(self._asked_to_end.wait())
         closed: asyncio.Task[None] | None = None
         try:
-            await self._served(command, ends)
-            await self._clients.begin(sockets.clients, server.pid, lock)
+            await begin()
             closed = asyncio.create_task(self._clients.ended())
             await self._listen(sockets)
             await asyncio.wait({ends, asked, closed}, return_when=asyncio.FIRST_COMPLETED)
             if not asked.done():
-                who = f"server has ended with status {server.returncode}"
-                sys.stderr.write(f"the {who if ends.done() else 'gateway has ended'}\n")
+                who = f"server has ended with status {ends.result()}" if ends.done() else ""
+                sys.stderr.write(f"the {who or 'gateway has ended'}\n")
             return 0 if asked.done() else 1
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(server.pid, signal.SIGKILL)
+                os.killpg(self._tree, signal.SIGKILL)
             await ends
             await self._clients.cut()
             self._has_ended.set()
@@ -156,7 +195,11 @@ class LeaseServer:
         """Answer the host's supervisor."""
         try:
             while line := await reader.readline():
-                answer = await self._obeyed(json.loads(line))
+                asked = json.loads(line)
+                if asked.get("spaces"):
+                    _send_spaces(writer.get_extra_info("socket").fileno())
+                    continue
+                answer = await self._obeyed(asked)
                 writer.write(json.dumps(answer).encode() + b"\n")
                 await writer.drain()
         except (ConnectionError, ValueError, AttributeError, TypeError) as error:
@@ -170,9 +213,66 @@ class LeaseServer:
             await self._clients.cut()
             await self._has_ended.wait()
             return {"address": self._address}
+        if asked.get("freeze"):
+            return await self._freeze()
+        if asked.get("thaw"):
+            await self._thaw()
+            asked = {}
+        answer = await self._clients.obey(asked)
         busy_s = None if self._sensor is None else self._sensor.busy_s(self._pid)
         used = {} if busy_s is None else {"busy_s": busy_s}
-        return {**await self._clients.obey(asked), **used, "address": self._address}
+        stopped = {} if self._frozen is None else {"frozen": True}
+        return {**answer, **used, **stopped, "address": self._address}
+
+    async def _freeze(self) -> dict[str, Any]:
+        """Cut all clients; return :class:`.checkpoint.Frozen`, and nothing of it where it cannot move."""
+        if not self._holder:
+            return {"address": self._address}
+        if self._frozen is None:
+            session = (await self._clients.obey({"freeze": True}))["session"]
+            self._frozen = checkpoint.Frozen(self._tree, self._pid, tuple(self._ports), session)
+        return {"address": self._address, "moves": asdict(self._frozen)}
+
+    async def _thaw(self) -> None:
+        if self._frozen is not None:
+            await self._clients.obey({"thaw": self._frozen.session})
+            self._frozen = None
+
+
+async def _held() -> int:
+    """Return the number of the server that the holder has started."""
+    reader, writer = await asyncio.open_unix_connection(checkpoint.HOLDER.replace("@", "\0"))
+    try:
+        writer.write(b"s")
+        await writer.drain()
+        return int.from_bytes(await reader.readexactly(4), "little")
+    finally:
+        writer.close()
+
+
+async def _child_ends(process: int) -> int:
+    """Return the exit status of a child that was not started by this process."""
+    pidfd = os.pidfd_open(process)
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(pidfd, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        asyncio.get_running_loop().remove_reader(pidfd)
+        os.close(pidfd)
+    _process, status = os.waitpid(process, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _send_spaces(connection: int) -> None:
+    """Send open files of this process's namespaces, as of :data:`.checkpoint.SPACES`."""
+    found = [os.open(f"/proc/self/ns/{each}", os.O_RDONLY) for each in checkpoint.SPACES]
+    try:
+        with socket.socket(fileno=os.dup(connection)) as own:
+            own.sendmsg([b"\n"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", found))])
+    finally:
+        for each in found:
+            os.close(each)
 
 
 async def _succeeds(command: ServerCommand, limit_s: float) -> bool:
@@ -301,20 +401,39 @@ def _serve(given: argparse.Namespace) -> int:
     folder = given.control.with_suffix(".files")
     folder.mkdir(mode=0o700, exist_ok=True)
     sockets = Sockets.bound(given.control, given.host)
+    frozen: checkpoint.Frozen | None = None
+    if given.images is not None:
+        frozen = checkpoint.Frozen.read(Path(f"/proc/self/fd/{given.images}"))
     if given.group is not None:
-        paths = (*transport.paths(), *filter(None, (given.link,)))
-        isolation.enter(isolation.Visible(folder, paths, tuple(given.device), given.folder_mb))
+        paths = (*transport.paths(), *filter(None, (given.link, given.criu)), *given.around)
+        visible = isolation.Visible(folder, paths, tuple(given.device), given.folder_mb)
+        isolation.enter(visible, partial(_restored, given, frozen))
         folder = isolation.FOLDER
         _bound(given.tasks)
-    with Ports(transport.capabilities().ports) as ports:
+    capabilities = transport.capabilities()
+    moves = given.criu is not None and given.link is not None and given.group is not None
+    with Ports(capabilities.ports) as found:
+        ports = found if frozen is None else frozen.ports
         asked = GpuServer(given.control.stem, given.gpu, given.memory_mb, ports[0], folder)
-        command = transport.server_command(asked)
         clients: Clients = PlainClients(ports)
         if given.link is not None:
-            clients = LinkClients(given.link, given.control.stem, ports)
+            holder = checkpoint.HOLDER if moves else ""
+            clients = LinkClients(given.link, given.control.stem, ports, holder)
         sensor = transport if isinstance(transport, UseSensor) else None
-        server = LeaseServer(ports, clients, apart=given.group is not None, sensor=sensor)
-        return asyncio.run(server.run(command, lock, sockets))
+        hold = (str(given.link), "hold", "-socket", checkpoint.HOLDER, "--") if moves else ()
+        apart = given.group is not None
+        server = LeaseServer(ports, clients, apart=apart, sensor=sensor, holder=hold)
+        if frozen is not None:
+            return asyncio.run(server.run_restored(frozen, lock, sockets))
+        return asyncio.run(server.run(transport.server_command(asked), lock, sockets))
+
+
+def _restored(given: argparse.Namespace, frozen: checkpoint.Frozen | None) -> None:
+    """Make the server of a dump, in the lease's namespaces, with all rights over these."""
+    if frozen is not None:
+        around = checkpoint.Around((), tuple(given.resume)).of(frozen.server)
+        checkpoint.restore(given.criu, given.images, around.resume)
+        os.close(given.images)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -331,6 +450,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tasks", type=int, required=True)
     parser.add_argument("--folder-mb", type=int, required=True)
     parser.add_argument("--link", type=Path)
+    parser.add_argument("--criu", type=Path)
+    parser.add_argument("--images", type=int)
+    parser.add_argument("--around", type=Path, action="append", default=[])
+    parser.add_argument("--resume", type=json.loads, default=())
     given = parser.parse_args(arguments)
     try:
         return _serve(given)

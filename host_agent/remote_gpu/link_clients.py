@@ -22,6 +22,7 @@ from placement_traits.errors import ServiceUnavailableError
 
 _BACKLOG: Final = 128
 _STARTS_S: Final = 5.0
+_MOST_LINE_BYTES: Final = 256 << 20  # a session that is handed over: 32 streams, 2 MiB each way
 
 
 class LinkClients:
@@ -30,10 +31,12 @@ class LinkClients:
     :param program: ``numa-ext-rgpu``
     :param lease: its uuid
     :param ports: of the server, on 127.0.0.1
+    :param holder: socket of what holds the server's connections while the lease moves; '': it does not
     """
 
-    def __init__(self, program: Path, lease: str, ports: Sequence[int]) -> None:
+    def __init__(self, program: Path, lease: str, ports: Sequence[int], holder: str = "") -> None:
         self._program, self._lease, self._ports = program, lease, ports
+        self._holder = ("-holder", holder) if holder else ()
         self._turn = asyncio.Lock()
         self._gateway: Process | None = None
         self._counts = ""  # digest of the certificates that do
@@ -44,8 +47,10 @@ class LinkClients:
         words = ("-handed", "-lease", self._lease, "-listen", f"fd:{listening.fileno()}")
         ports = ",".join(map(str, self._ports))
         self._gateway = await asyncio.create_subprocess_exec(
-            *(str(self._program), "gateway", *words, "-ports", ports, "-server", str(server)),
+            *(str(self._program), "gateway", *words, *self._holder),
+            *("-ports", ports, "-server", str(server)),
             env={},
+            limit=_MOST_LINE_BYTES,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             pass_fds=(listening.fileno(), lock),
@@ -61,13 +66,16 @@ class LinkClients:
     async def obey(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
         """See :class:`~host_agent.remote_gpu.clients.Clients`; of who is not meant no byte counts when it returns.
 
-        :param asked: ``epoch``, ``client`` and ``mbps``, or ``pki``, or neither
-        :returns: ``epoch``; ``pki``, digest of the certificates that count; ``trouble``, why others do not
+        :param asked: ``epoch``, ``client`` and ``mbps``, or ``pki``, ``freeze`` or ``thaw``, or neither
+        :returns: ``epoch``; ``pki``, digest of the certificates that count; ``trouble``, why others do not;
+            ``session``, what another gateway needs to go on after ``freeze``
         """
         answer = await self._asked(asked)
         if "pki" in asked and "trouble" not in answer:
             self._counts = digest(asked["pki"])
-        reported = {name: answer[name] for name in ("epoch", "trouble") if name in answer}
+        reported = {
+            name: answer[name] for name in ("epoch", "trouble", "session") if name in answer
+        }
         return reported | {"pki": self._counts}
 
     async def cut(self) -> None:

@@ -21,14 +21,15 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from host_agent.remote_gpu import groups
 from host_agent.remote_gpu.answer import ServedLease
+from host_agent.remote_gpu.checkpoint import NOTHING_AROUND, SPACES, Around, Frozen, restore_trouble
 from host_agent.remote_gpu.groups import LeaseGroups
 from host_agent.remote_gpu.hung import kill_listener
 from host_agent.remote_gpu.lease_process import STARTS_S
@@ -42,6 +43,7 @@ _LOG: Final = logging.getLogger(__name__)
 _ANSWERS_S: Final = 5.0
 _HANGS_S: Final = 15.0  # without an answer
 _STARTS_S: Final = STARTS_S + 5.0  # its server, and itself
+_RESTORES_S: Final = 120.0  # so much memory
 _LOOK_S: Final = 0.02
 _SUFFIX: Final = ".sock"
 _OF_PROCESSES: Final = frozenset({_SUFFIX, groups.SUFFIX})
@@ -73,6 +75,8 @@ class LeaseCommand:
     :param devices: name of a GPU -> its nodes in /dev
     :param link: program by whose gateways clients come; None: they come by plain TCP
     :param bounds: of each lease
+    :param criu: program by which leases that are kept apart move with all that they have; None: they do not
+    :param around: what is run beside that
     """
 
     transport: str
@@ -82,6 +86,8 @@ class LeaseCommand:
     devices: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
     link: Path | None = None
     bounds: LeaseBounds = field(default_factory=LeaseBounds)
+    criu: Path | None = None
+    around: Around = NOTHING_AROUND
 
     def __call__(self, lease: ServedLease, control: Path) -> list[str]:
         """Return it for one lease.
@@ -99,6 +105,9 @@ class LeaseCommand:
             *("--folder-mb", str(self.bounds.folder_mb)),
             *(f"--device={each}" for each in self.devices.get(gpu, ())),
             *(() if self.link is None else ("--link", str(self.link.absolute()))),
+            *(() if self.criu is None else ("--criu", str(self.criu.absolute()))),
+            *(f"--around={each}" for each in self.around.programs),
+            *(("--resume", json.dumps(self.around.resume)) if self.around.resume else ()),
         ]
 
 
@@ -162,6 +171,77 @@ class LeaseProcesses:
         if self._ask(asked.id, {}) is None:
             self._start(asked)
 
+    def restore(self, asked: ServedLease, folder: Path) -> None:
+        """Start a process for a lease where none runs, from images; it serves no epoch yet.
+
+        :param folder: of the images
+        :raises ServiceUnavailableError: it cannot be started from them
+        """
+        images = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self._start(asked, images)
+        except ServiceUnavailableError as error:
+            why = restore_trouble(folder)
+            raise ServiceUnavailableError(why or str(error)) from error
+        finally:
+            os.close(images)
+
+    def freeze(self, lease: str) -> Frozen:
+        """Cut all clients of a lease, and keep what they need to go on elsewhere, or here by :meth:`thaw`.
+
+        :raises LeaseProcessGoneError: no process runs
+        :raises ServiceUnavailableError: it does not answer, or cannot move
+        """
+        answer = self._ask(lease, {"freeze": True})
+        if answer is None:
+            self._end_rest(lease)
+            raise LeaseProcessGoneError(lease, 0)
+        if "moves" not in answer:
+            raise ServiceUnavailableError(
+                f"Lease {lease} was started without CRIU, or without a link."
+            )
+        found = answer["moves"]
+        return Frozen(found["tree"], found["server"], tuple(found["ports"]), found["session"])
+
+    def is_frozen(self, lease: str) -> bool:
+        """Whether a lease waits for :meth:`thaw`, or for its end.
+
+        :raises ServiceUnavailableError: its process does not answer
+        """
+        answer = self._ask(lease, {})
+        return answer is not None and bool(answer.get("frozen"))
+
+    def thaw(self, lease: str) -> None:
+        """Let a lease that is frozen go on; another one does.
+
+        :raises ServiceUnavailableError: its process does not answer
+        """
+        self._ask(lease, {"thaw": True})
+
+    @contextmanager
+    def spaces(self, lease: str) -> Iterator[Sequence[int]]:
+        """Yield open files of the namespaces of a lease, as of :data:`.checkpoint.SPACES`.
+
+        :raises ServiceUnavailableError: no process runs, or it does not answer
+        """
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+            asked.settimeout(_ANSWERS_S)
+            try:
+                asked.connect(str(self._control(lease)))
+                asked.sendall(b'{"spaces": true}\n')
+                _byte, found, _flags, _address = socket.recv_fds(asked, 1, len(SPACES))
+            except OSError as error:
+                raise ServiceUnavailableError(
+                    f"The process of lease {lease} does not answer: {error}"
+                ) from error
+        try:
+            if len(found) != len(SPACES):
+                raise ServiceUnavailableError(f"The process of lease {lease} has no namespaces.")
+            yield found
+        finally:
+            for each in found:
+                os.close(each)
+
     def serve(
         self, lease: str, epoch: int, client_host: str = "", network_mbps: int = 0
     ) -> tuple[int, str]:
@@ -221,13 +301,15 @@ class LeaseProcesses:
             remove_tree(self._kept(lease, ".files"))
         except OSError as error:
             _LOG.warning("what lease %s has written stays: %s", lease, error)
-        for suffix in (".lock", groups.SUFFIX, _SUFFIX):
+        for suffix in (".lock", ".moved", groups.SUFFIX, _SUFFIX):
             self._kept(lease, suffix).unlink(missing_ok=True)
 
-    def _start(self, asked: ServedLease) -> None:
+    def _start(self, asked: ServedLease, images: int | None = None) -> None:
         lease = asked.id
         self._wait(lease)
         command = self._command(asked, self._control(lease))
+        if images is not None:
+            command += ["--images", str(images)]
         if self._groups is not None:
             self._await_straggler(self._groups, lease)
             command += ["--group", str(self._groups.make(lease))]
@@ -237,9 +319,10 @@ class LeaseProcesses:
             cwd=SAFE_FOLDER,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            pass_fds=() if images is None else (images,),
             start_new_session=True,
         )
-        until_s = time.monotonic() + _STARTS_S
+        until_s = time.monotonic() + (_STARTS_S if images is None else _RESTORES_S)
         while not _listens(self._control(lease)):
             if child.poll() is not None or time.monotonic() > until_s:
                 child.kill()

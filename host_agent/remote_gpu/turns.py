@@ -39,6 +39,12 @@ _LOG: Final = logging.getLogger(__name__)
 _VERSION: Final = 1
 _REPORT_S: Final = 15.0
 
+HURRY_S: Final = 0.2
+"""Seconds between two turns while a move waits for this host."""
+
+MISSED_S: Final = 20.0
+"""Seconds for which a host asks often that a lease of one of its servers may soon come back."""
+
 
 class SaysNothingError(ServiceUnavailableError):
     """The service answers, and does not say what is to be done for leases."""
@@ -101,11 +107,21 @@ class LeaseTurns:
         self._tag = ""
         self._reported: LeaseReport | None = None
         self._reported_s = 0.0
-        self._asked_s = -math.inf
+        self._asked_s = self._missed_s = -math.inf
+        self._attached: set[str] = set()
 
     def attaches(self) -> Sequence[AttachedLease] | None:
         """Return the leases of this host's servers, None while nothing is known of them; for any thread."""
         return self.answer.attaches if self._known else None
+
+    def hurries(self) -> bool:
+        """Whether a move waits for this host: a lease comes or goes, or one of its servers may soon connect again."""
+        now_s = self._clock()
+        attached = {each.id for each in self.answer.attaches}
+        if self._attached - attached:
+            self._missed_s = now_s
+        self._attached = attached
+        return self.answer.moves or now_s - self._missed_s < MISSED_S
 
     def turn(self) -> bool:
         """Ask, do, report; return whether the service has answered, or need not be asked."""
@@ -147,8 +163,11 @@ class LeaseTurns:
         return self._running() == known
 
     def _obeyed(self) -> LeaseReport:
-        serves, ended = self._gpu_host.obey(self.answer)
-        return LeaseReport(serves, ended, self._running(), self._gpu_host.used())
+        host = self._gpu_host
+        serves, ended = host.obey(self.answer)
+        return LeaseReport(
+            serves, ended, self._running(), host.used(), host.moving, can_move=host.can_move
+        )
 
     def _running(self) -> RunningServers | None:
         try:

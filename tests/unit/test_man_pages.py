@@ -44,7 +44,9 @@ def test_every_command_has_a_page_and_no_page_is_left_over() -> None:
 def test_the_page_of_the_link_names_all_its_options() -> None:
     sources = (ROOT / "host_agent/remote_gpu/link").glob("*.go")
     text = "\n".join(file.read_text() for file in sources)
-    options = set(re.findall(r"set\.(?:String|Int|Bool)(?:Var\(&[\w.]+, |\()\"(\w+)\"", text))
+    options = set(
+        re.findall(r"set\.(?:String|U?[Ii]nt(?:64)?|Bool)(?:Var\(&[\w.]+, |\()\"(\w+)\"", text)
+    )
     named = set(re.findall(r"^``-(\w+)``(?: |$)", PAGES[LINK].read_text(), re.M))
     assert options == named
 

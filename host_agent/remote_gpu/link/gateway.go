@@ -77,6 +77,8 @@ func addressOf(conn net.Conn) string {
 //
 //	{"epoch": 3, "client": HOST, "mbps": N}   take doormen of HOST that show epoch 3; others are cut before the answer
 //	{"pki": {"ca": PEM, …}}                   let these certificates count; where they cannot, the answer has "trouble"
+//	{"freeze": true}                          hand the connections to the holder; the answer has the rest as "session"
+//	{"thaw": SESSION}                         go on with that, here or on another host
 //	{}                                        what is so?
 //
 // It ends with its standard input. Until certificates count it takes nobody.
@@ -88,10 +90,12 @@ type gateway struct {
 	session  *session
 	listener net.Listener
 	serving  func() bool // the server is alive
+	holder   string      // socket of what holds connections while the lease moves; "": it does not
 
 	opened sync.Once
 
 	mu      sync.Mutex
+	frozen  bool
 	terms   terms
 	carries *sealed // the newest link
 	socket  *net.TCPConn
@@ -107,12 +111,14 @@ type terms struct {
 // An order is one line of who started a gateway.
 type order struct {
 	terms
-	PKI *texts `json:"pki"`
+	PKI    *texts    `json:"pki"`
+	Freeze bool      `json:"freeze"`
+	Thaw   *handover `json:"thaw"`
 }
 
 const (
 	bytesPerMB    = 1_000_000
-	mostLineBytes = 64 << 20 // lists of revoked certificates can be long
+	mostLineBytes = 256 << 20 // lists of revoked certificates can be long, and so can sessions
 )
 
 func newGateway(p *pki, lease string, ports []string, serving func() bool) (*gateway, error) {
@@ -196,7 +202,10 @@ func (g *gateway) door(plain *net.TCPConn, shaken func()) error {
 		return err
 	}
 	_ = conn.SetDeadline(time.Time{})
-	return g.session.welcome(conn, g.identity, payload, func() bool {
+	g.mu.Lock()
+	identity := g.identity
+	g.mu.Unlock()
+	return g.session.welcome(conn, identity, payload, func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		return g.carries == conn
@@ -226,7 +235,7 @@ func (g *gateway) admit(conn *sealed, plain *net.TCPConn, lease string, epoch ui
 // learn has terms count; of who connected by others no byte is obeyed when it returns.
 func (g *gateway) learn(given terms) error {
 	g.mu.Lock()
-	if given.Epoch < g.terms.Epoch {
+	if given.Epoch < g.terms.Epoch || g.frozen {
 		g.mu.Unlock()
 		return nil // what is said comes late, too
 	}
@@ -265,6 +274,19 @@ func (g *gateway) obey(lines io.Reader, answers io.Writer) error {
 			return err
 		}
 		trouble := ""
+		var handed *handover
+		if given.Freeze {
+			made, err := g.freeze()
+			if err != nil {
+				return err // what it may have handed over is of no use without the rest
+			}
+			handed = made
+		}
+		if given.Thaw != nil {
+			if err := g.thaw(given.Thaw); err != nil {
+				return err
+			}
+		}
 		if given.PKI != nil {
 			if err := g.pki.take(*given.PKI); err != nil {
 				trouble = err.Error()
@@ -282,6 +304,9 @@ func (g *gateway) obey(lines io.Reader, answers io.Writer) error {
 		if trouble != "" {
 			state["trouble"] = trouble
 		}
+		if handed != nil {
+			state["session"] = handed
+		}
 		if err := out.Encode(state); err != nil {
 			return err
 		}
@@ -298,6 +323,7 @@ func runGateway(words []string) error {
 	ports := set.String("ports", "", "ports of the server on 127.0.0.1, separated by commas")
 	handed := set.Bool("handed", false, "certificates come by standard input, and no file of them is read")
 	pid := set.Int("server", 0, "number of the server's process")
+	holder := set.String("holder", "", "socket of what holds connections while the lease moves")
 	_ = set.Parse(words) // it exits itself
 	// The server is of the same user, and is not to have the key.
 	if err := hide(); err != nil {
@@ -329,6 +355,7 @@ func runGateway(words []string) error {
 	if err != nil {
 		return err
 	}
+	g.holder = *holder
 	if g.listener, err = listenTCP(*where); err != nil {
 		return err
 	}

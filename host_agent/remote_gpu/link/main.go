@@ -16,11 +16,13 @@ import (
 	"syscall"
 )
 
-var commands = map[string]func([]string) error{"guest": runGuest, "doorman": runDoorman, "gateway": runGateway}
+var commands = map[string]func([]string) error{
+	"guest": runGuest, "doorman": runDoorman, "gateway": runGateway, "hold": runHold, "send": runSend, "receive": runReceive,
+}
 
 func main() {
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: numa-ext-rgpu guest|doorman|gateway [OPTIONS]")
+		fmt.Fprintln(os.Stderr, "usage: numa-ext-rgpu guest|doorman|gateway|hold|send|receive [OPTIONS]")
 		os.Exit(2)
 	}
 	if err := commands[os.Args[1]](os.Args[2:]); err != nil {

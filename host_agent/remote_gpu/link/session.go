@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -25,6 +26,9 @@ const (
 	silentBeats    = 5
 	handshakeLimit = 5 * time.Second
 )
+
+// A deadline that has passed: who waits for a connection returns.
+var longAgo = time.Unix(1, 0)
 
 // A pipe is a connection: of TCP, TLS, vsock or a Unix socket.
 type pipe interface {
@@ -90,6 +94,8 @@ type stream struct {
 	writing   bool // a goroutine writes to inner without the lock
 	peerEnded bool
 	more      *sync.Cond
+
+	busy sync.WaitGroup // pump and drain
 }
 
 // A session is one end of all streams of a lease. It outlives the links that carry it.
@@ -104,6 +110,7 @@ type session struct {
 	opened  uint32 // newest stream that the peer knows, or does when it has read what was sent on this link
 	resets  []uint32
 	ended   bool
+	frozen  bool // all is about to be handed over: pump and drain return
 
 	attaching sync.Mutex
 	accept    func(*stream) // gateway: connects a stream to the server
@@ -143,7 +150,7 @@ func (s *session) add(inner *net.TCPConn, port uint16) error {
 func (s *session) start(st *stream, inner *net.TCPConn) {
 	raw, err := inner.SyscallConn()
 	s.mu.Lock()
-	if err != nil || st.gone {
+	if err != nil || st.gone || s.frozen {
 		abort(inner)
 		s.drop(st, true)
 		s.mu.Unlock()
@@ -152,9 +159,26 @@ func (s *session) start(st *stream, inner *net.TCPConn) {
 	st.inner, st.raw = inner, raw
 	st.out.kept = make([]byte, windowBytes)
 	st.more.Signal()
+	s.work(st)
 	s.mu.Unlock()
-	go s.drain(st)
-	go s.pump(st)
+}
+
+// work begins to carry the bytes of a stream, as far as its ends have not passed.
+func (s *session) work(st *stream) {
+	if !st.peerEnded || st.delivered < st.received {
+		st.busy.Add(1)
+		go func() {
+			defer st.busy.Done()
+			s.drain(st)
+		}()
+	}
+	if !st.finished {
+		st.busy.Add(1)
+		go func() {
+			defer st.busy.Done()
+			s.pump(st)
+		}()
+	}
 }
 
 // pump reads what the connection sends, and sends it on as long as there is a link and room to keep it.
@@ -162,10 +186,10 @@ func (s *session) pump(st *stream) {
 	s.flush(st)
 	for {
 		s.mu.Lock()
-		for !st.gone && len(st.out.free()) == 0 {
+		for !st.gone && !s.frozen && len(st.out.free()) == 0 {
 			st.room.Wait()
 		}
-		if st.gone {
+		if st.gone || s.frozen {
 			s.mu.Unlock()
 			return
 		}
@@ -182,6 +206,10 @@ func (s *session) pump(st *stream) {
 			return
 		}
 		st.out.end += uint64(n)
+		if s.frozen && errors.Is(err, os.ErrDeadlineExceeded) {
+			s.mu.Unlock()
+			return
+		}
 		if errors.Is(err, io.EOF) {
 			st.finished = true
 			s.forgetIfOver(st)
@@ -338,10 +366,10 @@ func (s *session) drain(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
-		for !st.gone && (st.writing || st.in.start == st.in.end && !st.peerEnded) {
+		for !st.gone && !s.frozen && (st.writing || st.in.start == st.in.end && !st.peerEnded) {
 			st.more.Wait()
 		}
-		if st.gone {
+		if st.gone || s.frozen {
 			return
 		}
 		if st.in.start == st.in.end {
@@ -360,6 +388,9 @@ func (s *session) drain(st *stream) {
 		n, err := st.inner.Write(piece)
 		s.mu.Lock()
 		st.writing = false
+		if s.frozen && errors.Is(err, os.ErrDeadlineExceeded) {
+			err = nil
+		}
 		if err != nil {
 			s.drop(st, true)
 			return
