@@ -547,6 +547,28 @@ def transport(name: str) -> str:
     return f"{REMOTE_GPU}_TRANSPORT_{name.upper()}"
 
 
+_MODEL_PREFIX: Final = f"{REMOTE_GPU}_MODEL_"
+
+
+def gpu_model(name: str) -> str:
+    """Build the trait of a lent GPU's model.
+
+    :param name: as :func:`is_fabric` allows names, such as ``a100_80gb``
+    """
+    if not is_fabric(name):
+        raise ValueError(f"no model is named {name!r}")
+    return f"{_MODEL_PREFIX}{name.upper()}"
+
+
+def gpu_models(traits: Iterable[str]) -> frozenset[str]:
+    """Return the names of models among traits."""
+    return frozenset(
+        trait.removeprefix(_MODEL_PREFIX).lower()
+        for trait in traits
+        if trait.startswith(_MODEL_PREFIX)
+    )
+
+
 def fabric_provider(name: str, node: str = "") -> str:
     """Name of the provider of a planned fabric, or of one of its nodes."""
     return f"net:{name}:{node}" if node else f"net:{name}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
+from placement_traits import names
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import RemoteGpuApi
 from placement_traits.options import Section, option
@@ -56,6 +57,13 @@ class RemoteGpuOptions(Section):
         "are placed by such leases as by others.",
         change="you try the control plane of remote GPUs in a cloud without users",
         leave="users could get a lease: they would get no GPU",
+    )
+    models: tuple[str, ...] = option(
+        (),
+        "Models of lent GPUs, NAME=MODEL each, by names of your own: 1 to 64 lower-case letters, digits and "
+        "underscores. The job service knows by them which GPUs are faster ([numa_ext_jobs]remote_gpu_speeds).",
+        change="GPUs of several models are lent, and leases of higher priority are to have the faster ones",
+        leave="all are alike",
     )
     devices: tuple[str, ...] = option(
         (),
@@ -296,6 +304,22 @@ class RemoteGpuOptions(Section):
             found[name] = (*found.get(name, ()), path)
         return found
 
+    def _models(self) -> Mapping[str, frozenset[str]]:
+        """Return the trait of each lent GPU whose model is named.
+
+        :raises InvalidValueError: one is of no lent GPU, or has no such name
+        """
+        lent = dict(_amounts("gpus", self.gpus))
+        found = {}
+        for each in self.models:
+            name, _, model = each.rpartition("=")
+            if name not in lent or not names.is_fabric(model):
+                raise InvalidValueError(
+                    "[remote_gpus]models", each, "NAME=MODEL of a lent GPU, in lower case"
+                )
+            found[name] = frozenset({names.gpu_model(model)})
+        return found
+
     def lent(
         self,
         host: str,
@@ -312,13 +336,21 @@ class RemoteGpuOptions(Section):
         :param movable: leases of the transport lose nothing by a move
         :raises InvalidValueError: an amount or a name cannot be
         """
-        transports = frozenset({self.transport})
+        transports, models = frozenset({self.transport}), self._models()
         return LentPool(
             host,
             self.cores,
             tuple(LentNic(name, mbps) for name, mbps in _amounts("nics", self.nics)),
             tuple(
-                LentGpu(name, mib, apis, transports, enforced=enforced, migratable=movable)
+                LentGpu(
+                    name,
+                    mib,
+                    apis,
+                    transports,
+                    enforced=enforced,
+                    migratable=movable,
+                    traits=models.get(name, frozenset()),
+                )
                 for name, mib in _amounts("gpus", self.gpus)
             ),
             frozenset(self.fabrics),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of the job service: section ``[numa_ext_jobs]`` of its own configuration file."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -151,12 +151,22 @@ class EngineOptions(Section):
     remote_gpu_by_use: UsePolicy = option(
         UsePolicy.NONE,
         "By which policy leases move while none waits, where ``remote_gpu_rebalance`` is not ``off`` (``observe``: "
-        "what would move is logged). It counts how busy leases have kept their GPUs, where hosts report that. "
+        "what would move is logged). The first two go by how busy leases keep their GPUs, where hosts report that. "
         "``consolidate``: GPUs that are used less than ``remote_gpu_cold`` are emptied, onto others; ``balance``: one "
-        "of several leases of a busy GPU goes to an idle one; ``none``: nothing is moved by use.",
-        change="GPUs without leases are turned off (consolidate), or leases slow each other down while others idle "
-        "(balance); observe first",
-        leave="no transport tells how busy a GPU is",
+        "of several leases of a busy GPU goes to an idle one; ``promote``: a lease with a priority goes to a GPU that "
+        "is faster by ``remote_gpu_speeds``, and where none has room, one of lower priority makes it; ``none``: none "
+        "moves.",
+        change="GPUs without leases are turned off (consolidate), leases slow each other down while others idle "
+        "(balance), or GPUs are of several models (promote); observe first",
+        leave="no transport tells how busy a GPU is, and GPUs are alike",
+    )
+    remote_gpu_speeds: Mapping[str, int] = option(
+        {},
+        "How fast models of GPUs are, MODEL:NUMBER, relative to each other, for ``promote``; models as hosts name them "
+        "([remote_gpus]models). GPUs of other models are left alone.",
+        minimum=1,
+        change="remote_gpu_by_use is promote, which needs it",
+        leave="it is not",
     )
     remote_gpu_cold: float = option(
         0.5,

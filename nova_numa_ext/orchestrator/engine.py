@@ -524,6 +524,7 @@ def _lease_rounds(
             options.remote_gpu_cool_down_s,
             options.remote_gpu_by_use,
             options.remote_gpu_cold,
+            options.remote_gpu_speeds,
         ),
     )
     return LeaseRounds(stored, services.claims, services.pools, reported, rules)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves of leases by how busy their GPUs are, a few a minute: :mod:`nova_numa_ext.policy.remote_gpu.by_use`.
+"""Moves of leases while none waits, a few a minute, by how busy their GPUs are, or how fast others are.
+
+Which ones says :mod:`nova_numa_ext.policy.remote_gpu.by_use`.
 
 It begins a move by storing it with its lease, as :mod:`.lease_rebalance` does; :mod:`.lease_moves` carries it out.
 Nothing is begun while a lease waits or moves: what is free may be kept for it. What the host of a GPU says of its own
@@ -86,6 +88,7 @@ class UseRebalance:
             lambda uuid: self._asked(leases[uuid]),
             now=self._leases.now(),
             settings=RebalanceSettings(rules.cold, rules.moves_per_minute, rules.cool_down_s),
+            speeds=rules.speeds,
         )
         return self._begun(moves, leases, actor)
 

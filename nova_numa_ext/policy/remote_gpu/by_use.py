@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which running leases go to other GPUs by how busy they keep them, as hosts report it: :mod:`.rebalance`, in a pool.
+"""Which running leases go to other GPUs while none waits: :mod:`.rebalance`, in a pool.
 
-*consolidate* and *balance* of Prades 2021. The others need what no host reports or no transport can: how fast a GPU is
-(promote), and a lease without a GPU for a while (scavenge, swap).
+*consolidate* and *balance* of Prades 2021 go by how busy leases keep their GPUs, as hosts report it. A GPU counts only
+where the use of each of its leases is known; of another one nothing is taken, and nothing is put there.
 
-A GPU counts only where the use of each of its leases is known; of another one nothing is taken, and nothing is put
-there. A lease goes only to a GPU that its server reaches, with the interface, the cores and the bandwidth that it asked
+*promote* goes by how fast the operator says that models of GPUs are, and by priority: a lease with one goes to a faster
+GPU that has room. Where none has, one lease of a lower priority goes off the fastest that it reaches, to a slower one
+that has; that is *demotion*, and the lease for which it is follows at the next look. GPUs whose model has no speed are
+left alone. Use that is not reported counts as none, for shares bound it.
+
+*swap* has no place here, for a lease holds all of its slice from its claim on: none is short of memory that another
+lease has.
+
+A lease goes only to a GPU that its server reaches, with the interface, the cores and the bandwidth that it asked
 for, and that has room before any other has gone. Where one lease of a GPU that is to be emptied finds none, all of that
 GPU's stay, for only an empty GPU saves power.
 """
@@ -29,14 +36,17 @@ from nova_numa_ext.policy.remote_gpu.rebalance import (
     RebalancePolicy,
     RebalanceSettings,
     RunningLease,
+    make_room,
     rebalance,
 )
+from placement_traits import names
 from placement_traits.pools import Pool
 
 _POLICIES: Final[Mapping[UsePolicy, RebalancePolicy]] = MappingProxyType(
     {
         UsePolicy.CONSOLIDATE: RebalancePolicy.CONSOLIDATE,
         UsePolicy.BALANCE: RebalancePolicy.BALANCE,
+        UsePolicy.PROMOTE: RebalancePolicy.PROMOTE,
     }
 )
 
@@ -63,6 +73,7 @@ def moves_by_use(
     *,
     now: float,
     settings: RebalanceSettings,
+    speeds: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, ChosenGpu]:
     """Return the leases that are to go, and where; none where the policy is :attr:`UsePolicy.NONE`.
 
@@ -71,18 +82,24 @@ def moves_by_use(
     :param asked: lease -> what it asks of another GPU, as a gang of one
     :param now: as :attr:`SettledLease.moved_at` is
     :param settings: how much is moved
+    :param speeds: of models of GPUs, for :attr:`UsePolicy.PROMOTE`
     """
     if policy is UsePolicy.NONE:
         return {}
-    unknown = {each.settled.gpu for each in used if each.busy is None}
-    gpus = movable_gpus(found) - unknown
+    gpus, speed = movable_gpus(found), _speeds(found, speeds)
+    if policy is UsePolicy.PROMOTE:
+        gpus &= speed.keys()
+    else:
+        gpus -= {each.settled.gpu for each in used if each.busy is None}
     leases = {each.settled.uuid: each for each in used if each.settled.gpu in gpus}
     parts = {uuid: asked(uuid) for uuid in leases}
     slices: dict[str, int] = dict.fromkeys(gpus, 0)
     for uuid, each in leases.items():
         slices[each.settled.gpu] += parts[uuid].part.memory_mb
     states = [
-        PoolGpuState(gpu.uuid, max(gpu.memory_mb.free, 0) + slices[gpu.uuid])
+        PoolGpuState(
+            gpu.uuid, max(gpu.memory_mb.free, 0) + slices[gpu.uuid], speed.get(gpu.uuid, 1.0)
+        )
         for pool in found
         for gpu in pool.gpus
         if gpu.uuid in gpus
@@ -113,7 +130,43 @@ def moves_by_use(
         for uuid, each in leases.items()
     ]
     moves = rebalance(_POLICIES[policy], states, running, now, settings)
+    if policy is UsePolicy.PROMOTE and not moves:
+        moves = _demotion(states, running, now, settings)
     return _carried_out(policy, moves, MovesTrial.of(found), leases, parts)
+
+
+def _speeds(found: Sequence[Pool], speeds: Mapping[str, float]) -> dict[str, float]:
+    """Return the speed of each GPU whose model has one; of several models the slowest counts."""
+    known = {
+        gpu.uuid: [speeds[model] for model in names.gpu_models(gpu.traits) if model in speeds]
+        for pool in found
+        for gpu in pool.gpus
+    }
+    return {uuid: min(each) for uuid, each in known.items() if each}
+
+
+def _demotion(
+    gpus: Sequence[PoolGpuState],
+    running: Sequence[RunningLease],
+    now: float,
+    settings: RebalanceSettings,
+) -> tuple[LeaseMove, ...]:
+    """Return the move that makes room on a faster GPU for the lease of highest priority that lacks it."""
+    speed = {gpu.uuid: gpu.speed for gpu in gpus}
+    for lease in sorted(running, key=lambda each: (-each.priority, each.uuid)):
+        rests = lease.moved_at is not None and now - lease.moved_at < settings.cool_down_s
+        if lease.priority <= 0 or not lease.movable or rests:
+            continue
+        faster = frozenset(uuid for uuid in speed if speed[uuid] > speed[lease.gpu])
+        reached = faster if lease.reaches is None else faster & lease.reaches
+        if not reached:
+            continue
+        found = make_room(
+            gpus, running, lease.part, lease.priority, now=now, settings=settings, reaches=reached
+        )
+        if found is not None:
+            return (found,)
+    return ()
 
 
 def _carried_out(

@@ -72,7 +72,7 @@ LEASE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         LeaseTerm.MAKES_ROOM: "it goes to another GPU, to make room for a lease that waits",
         LeaseTerm.MOVES_FOR_IT: "leases that go to other GPUs, to make room for it: {value}",
         LeaseTerm.ROOM_BY_MOVES: "leases that would make room for it if they went to other GPUs: {value}",
-        LeaseTerm.BY_USE: "it goes to another GPU, by how busy GPUs are",
+        LeaseTerm.BY_USE: "it goes to another GPU, by how busy or how fast GPUs are",
         LeaseTerm.REPLACED: "lease {value} was asked for in its place",
         LeaseTerm.IN_PLACE_OF: "asked for in place of lease {value}, whose GPU's host is silent",
         LeaseTerm.ADOPTED: "an older state of the service was restored: its server connects again",

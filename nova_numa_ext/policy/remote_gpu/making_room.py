@@ -12,7 +12,7 @@ priority. It goes to a GPU that has room now, reached by its server, and none th
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import combinations
 from typing import Final
@@ -43,6 +43,7 @@ class UsePolicy(StrEnum):
     NONE = "none"
     CONSOLIDATE = "consolidate"
     BALANCE = "balance"
+    PROMOTE = "promote"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class RebalanceRules:
     :param cool_down_s: seconds after a move in which a lease is not moved again
     :param by_use: by which policy, while none waits
     :param cold: part of the time in which a GPU is busy, below which *consolidate* empties it
+    :param speeds: of models of GPUs relative to each other, by which *promote* knows the faster ones
     """
 
     mode: Rebalancing = Rebalancing.OFF
@@ -61,6 +63,7 @@ class RebalanceRules:
     cool_down_s: float = 3600.0
     by_use: UsePolicy = UsePolicy.NONE
     cold: float = 0.5
+    speeds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,10 @@ How near, in [0, 1], is the mean over its GPUs: 1 for one of its own host, and f
 
     ½ · (1 − load · share)
 
-:math:`load`: promised part of the bandwidth of the pool that has most left; :math:`share`: part of the run time that
-goes to the network, 1 where it is not known (DRMaestro's network-aware cost, Amaral 2019, section 5.6.5).
+:math:`load`: what the pool's NIC that has most left lacks of the fastest NIC of all pools, as a part of that: it is
+promised to others, or its fabric is slower; :math:`share`: part of the run time that goes to the network, 1
+where it is not known (DRMaestro's network-aware cost, Amaral 2019, section 5.6.5; that run times follow the bandwidth,
+Prades 2021, section 2.4). Where all NICs are as fast, it is the part that is promised.
 """
 
 from collections.abc import Callable, Iterable
@@ -61,11 +63,11 @@ class _Offer:
     """What a set of pools offers.
 
     :param leases: that find room
-    :param least_load: of the network of one with room
+    :param most_mbps: that is left on a NIC of one with room
     """
 
     leases: int = 0
-    least_load: float = 1.0
+    most_mbps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ class Reach:
     problem: str = ""
     nics_with: Callable[[int], frozenset[str] | None] = lambda _mbps: None
     _lenders: frozenset[str] = field(init=False)
+    _fastest_mbps: int = field(init=False)
     _by_kind: dict[tuple[frozenset[str] | None, str], _Seen] = field(
         init=False, default_factory=dict
     )
@@ -114,6 +117,8 @@ class Reach:
 
     def __post_init__(self) -> None:
         self._lenders = frozenset(pool.host for pool in self.pools)
+        nics = (nic for pool in self.pools for nic in pool.nics)
+        self._fastest_mbps = max((nic.mbps.capacity for nic in nics), default=0)
 
     def reasons(self, host: ClientHost) -> tuple[Reason, ...]:
         """Return why a server may not go to a host; nothing where remote GPUs are only allowed."""
@@ -161,8 +166,10 @@ class Reach:
             return 1.0 if host.root in self.held.planned else 0.5
         seen = self._seen(host)
         near = min(self.request.count, seen.own.leases) / self.request.count
-        load = seen.others.least_load
-        return near + (1.0 - near) * 0.5 * (1.0 - load * (self.request.network_share or 1.0))
+        left = seen.others.most_mbps / self._fastest_mbps if self._fastest_mbps > 0 else 0.0
+        return near + (1.0 - near) * 0.5 * (
+            1.0 - (1.0 - left) * (self.request.network_share or 1.0)
+        )
 
     def _seen(self, host: ClientHost) -> _Seen:
         """Return what a host sees of the pools; hosts of the same traits that lend nothing share the answer."""
@@ -184,8 +191,8 @@ class Reach:
     def _offer(self, pools: Iterable[Pool], *, wire: bool) -> _Offer:
         found = [pool for pool in pools if not pool.drained]
         leases = {pool.root: self._leases(pool, wire=wire) for pool in found}
-        loads = [_load(pool) for pool in found if leases[pool.root]]
-        return _Offer(sum(leases.values()), min(loads, default=1.0))
+        left = [nic.mbps.free for pool in found if leases[pool.root] for nic in pool.nics]
+        return _Offer(sum(leases.values()), max(0, *left) if left else 0)
 
     def _leases(self, pool: Pool, *, wire: bool) -> int:
         """Return how many leases find room in a pool; those of one server each on a GPU of its own."""
@@ -215,10 +222,3 @@ class Reach:
             self._rooms[mbps] = self.nics_with(mbps)
         roots = self._rooms[mbps]
         return roots is None or root in roots
-
-
-def _load(pool: Pool) -> float:
-    """Promised part of a pool's bandwidth, in [0, 1]."""
-    capacity = sum(nic.mbps.capacity for nic in pool.nics)
-    used = sum(nic.mbps.used for nic in pool.nics)
-    return min(1.0, used / capacity) if capacity > 0 else 1.0

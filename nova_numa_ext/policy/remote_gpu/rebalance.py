@@ -22,7 +22,7 @@ swap
 A destination must have memory, shares and utilisation left, and be of an architecture for which the lease has code.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -202,6 +202,7 @@ def make_room(
     *,
     now: float,
     settings: RebalanceSettings,
+    reaches: Container[str] | None = None,
 ) -> LeaseMove | None:
     """Return the demotion that makes room on the fastest GPUs for a lease that comes (section 7.5.3.3).
 
@@ -209,10 +210,12 @@ def make_room(
 
     :param part: what the lease that comes takes
     :param priority: its priority
+    :param reaches: GPUs that its server can use; None: any
     """
     pool = _pool(gpus, leases, now, settings)
-    fastest = max((gpu.speed for gpu in pool.gpus.values()), default=0.0)
-    fast = [uuid for uuid, gpu in pool.gpus.items() if gpu.speed == fastest]
+    able = [gpu for gpu in pool.gpus.values() if reaches is None or gpu.uuid in reaches]
+    fastest = max((gpu.speed for gpu in able), default=0.0)
+    fast = [gpu.uuid for gpu in able if gpu.speed == fastest]
     if any(pool.room(gpu).fits(part) for gpu in fast):
         return None
     lower = [lease for gpu in fast for lease in pool.on(gpu) if lease.priority < priority]
@@ -224,7 +227,8 @@ def make_room(
             shares=room.shares + lease.part.shares,
         )
         if given.fits(part) and pool.may_move(lease):
-            for to in _by_load(pool, [uuid for uuid in pool.gpus if uuid not in fast]):
+            slower = [uuid for uuid, gpu in pool.gpus.items() if gpu.speed < fastest]
+            for to in _by_load(pool, slower):
                 if pool.takes(to, lease):
                     return LeaseMove(lease.uuid, lease.gpu, to)
     return None

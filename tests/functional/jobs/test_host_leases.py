@@ -22,7 +22,7 @@ from nova_numa_ext.policy.remote_gpu.choosing import Unmet
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from nova_numa_ext.policy.remote_gpu.making_room import RebalanceRules, Rebalancing, UsePolicy
-from placement_traits import pool_reader
+from placement_traits import names, pool_reader
 from placement_traits.claim_store import NoRoomError
 from placement_traits.claims import emptied
 from placement_traits.client import PlacementError
@@ -845,6 +845,39 @@ def test_a_lease_that_has_moved_by_use_rests_and_few_move_in_a_minute(service, p
     work(service, busy)
     moving = [each.uuid for each in service.leases.find() if each.move is not None]
     assert moving == [there["g2"].uuid], "the other one rests"
+
+
+def test_a_lease_of_higher_priority_gets_the_faster_gpu_and_who_has_it_makes_room(
+    service, placement
+):
+    """F-002-84 and 85: g2 has the fast GPU, of which a lease without priority holds the half that another lacks."""
+    found = []
+    service.placed |= {SERVER: "c1", OTHER: "c1"}
+    service.report("c1", servers=[SERVER, OTHER])
+    servers = {"g1": (SERVER, 5), "g2": (OTHER, 0)}
+    for host, model in (("g1", "k20"), ("g2", "p100"), ("g3", "k20")):
+        lends = movable_pool(host)
+        gpu = replace(lends.gpus[0], traits=frozenset({names.gpu_model(model)}))
+        PoolReporter(placement.client).sync(replace(lends, gpus=(gpu,)))
+        service.report(host)
+        if host in servers:
+            server, priority = servers[host]
+            asked = replace(GOLD, migratable=True, priority=priority)
+            found.append(service.leases.create("project-1", "user-1", asked, server))
+        turns(service, 3)
+    speeds = {"k20": 100, "p100": 338}
+    service.rebalance = RebalanceRules(Rebalancing.ENFORCE, by_use=UsePolicy.PROMOTE, speeds=speeds)
+    service.start()
+
+    def where():
+        return [service.leases.read(each.uuid).lease.gpu_host for each in found]
+
+    assert where() == ["g1", "g2"]
+    for _ in range(2):
+        service.now_s += 15.0
+        turns(service, 4)
+    assert where() == ["g2", "g3"]
+    assert {each.state for each in service.leases.find()} == {LeaseState.ATTACHED}
 
 
 @pytest.fixture

@@ -99,6 +99,19 @@ def test_a_server_reaches_a_gpu_of_another_host(fabric):
     assert hosts(fabric, REQUIRED) == ["h2"]
 
 
+def test_of_hosts_in_several_fabrics_the_one_in_the_fastest_is_first(fabric):
+    """F-002-27: EDR, FDR and 1 GbE, MB/s each; without a fast one the next is taken."""
+    fabric.lends.remove("h3")
+    for host, mbps in {"h1": 125, "h2": 11_500, "h3": 6_000}.items():
+        fabric.lends.sync(pool(f"lender-of-{host}", fabrics=(host,), mbps=mbps))
+        fabric.publish(host, remote_gpus=client(host))
+    order = []
+    for _ in range(3):
+        order += hosts(fabric, REQUIRED)
+        fabric.publish(order[-1])
+    assert order == ["h2", "h3", "h1"]
+
+
 def test_what_cannot_be_met_is_refused_with_the_reason(fabric):
     """No slice is found, and each host says why."""
     for name in ("a", "b"):

@@ -9,6 +9,7 @@ import pytest
 from host_agent.conf.remote_gpus import PAUSE_SPREAD, SILENT_S, RemoteGpuOptions
 from nova_numa_ext.orchestrator.lease_steps import LOST_S
 from placement_traits.errors import InvalidValueError
+from placement_traits.names import gpu_models
 
 LENDS: dict[str, Any] = {
     "gpus": ("a=500", "b=500"),
@@ -33,6 +34,15 @@ def test_each_gpu_has_its_nodes() -> None:
 def test_a_node_that_is_none_of_a_lent_gpu_is_refused(node: str) -> None:
     with pytest.raises(InvalidValueError, match="NAME=/dev/… of a lent GPU"):
         RemoteGpuOptions(**LENDS, devices=(node,))
+
+
+def test_a_lent_gpu_is_published_with_its_model() -> None:
+    pool = RemoteGpuOptions(**LENDS, models=("a=p100",)).lent("g1")
+    assert [each.traits for each in pool.gpus] == [{"CUSTOM_NUMA_EXT_RGPU_MODEL_P100"}, set()]
+    assert gpu_models(pool.gpus[0].traits) == {"p100"}
+    for wrong in ("c=p100", "a", "a=P 100", "p100"):
+        with pytest.raises(InvalidValueError, match="NAME=MODEL of a lent GPU"):
+            RemoteGpuOptions(**LENDS, models=(wrong,)).check()
 
 
 def test_leases_are_kept_apart_unless_it_is_a_trial() -> None:

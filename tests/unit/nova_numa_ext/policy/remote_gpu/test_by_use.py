@@ -13,12 +13,14 @@ from nova_numa_ext.policy.remote_gpu.lease_plan import able_for
 from nova_numa_ext.policy.remote_gpu.making_room import UsePolicy
 from nova_numa_ext.policy.remote_gpu.rebalance import RebalanceSettings
 from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
-from placement_traits import pools
+from placement_traits import names, pools
 from placement_traits.names import ServiceLevel
-from tests.unit.nova_numa_ext.policy.remote_gpu.test_lease_plan import pool
+from tests.unit.nova_numa_ext.policy.remote_gpu.test_lease_plan import WHOLE, pool
 from tests.unit.nova_numa_ext.policy.remote_gpu.test_making_room import MOVABLE, Fleet
 
 CONSOLIDATE, BALANCE = UsePolicy.CONSOLIDATE, UsePolicy.BALANCE
+PROMOTE = UsePolicy.PROMOTE
+SPEEDS = {"k20": 100, "p100": 338}
 
 
 class UsedFleet(Fleet):
@@ -31,13 +33,20 @@ class UsedFleet(Fleet):
     def runs(self, gpu: str, busy: float | None, *, movable: bool = True, **more: object) -> None:
         """Another lease on a GPU."""
         settled = self.lease(gpu, **more)  # type: ignore[arg-type]
+        settled = replace(settled, priority=self.asked[settled.uuid].priority)
         self.used.append(UsedLease(settled, busy, movable))
 
     def goes(self, policy: UsePolicy, now: float = 0.0, **more: float) -> dict[str, str]:
         """Where leases go, by the name of the GPU."""
         how = RebalanceSettings(**more)  # type: ignore[arg-type]
         found = moves_by_use(
-            policy, self.pools, self.used, self.asked.__getitem__, now=now, settings=how
+            policy,
+            self.pools,
+            self.used,
+            self.asked.__getitem__,
+            now=now,
+            settings=how,
+            speeds=SPEEDS,
         )
         return {uuid: gpu.route.gpu for uuid, gpu in found.items()}
 
@@ -63,6 +72,58 @@ def test_one_of_two_leases_goes_to_an_idle_gpu() -> None:
     fleet.pools = (*fleet.pools, pool("g3", traits=MOVABLE))
     assert fleet.goes(BALANCE) == {"l1": "g3:a"}
     assert fleet.goes(CONSOLIDATE) == {}
+
+
+def models(**model_of_host: str) -> UsedFleet:
+    """Pools of a GPU each, of a model."""
+    return UsedFleet(
+        *(
+            pool(host, traits=MOVABLE | {names.gpu_model(model)})
+            for host, model in model_of_host.items()
+        )
+    )
+
+
+def test_a_lease_with_a_priority_goes_to_a_faster_gpu_that_has_room() -> None:
+    """F-002-84. How busy GPUs are need not be known."""
+    fleet = models(g1="k20", g2="p100", g3="k20", g4="v100")
+    fleet.runs("g1:a", None, priority=5)
+    fleet.runs("g3:a", None)
+    assert fleet.goes(PROMOTE) == {"l0": "g2:a"}, "v100 has no speed, and who has no priority stays"
+    fleet.used[0] = replace(fleet.used[0], movable=False)
+    assert fleet.goes(PROMOTE) == {}
+
+
+def test_who_has_less_priority_gives_a_fast_gpu_to_who_has_more() -> None:
+    """F-002-85: demotion; the lease for which it is follows at the next look."""
+    fleet = models(g1="k20", g2="p100", g3="k20")
+    fleet.runs("g1:a", None, priority=5, part=WHOLE)
+    fleet.runs("g2:a", None, priority=1, part=WHOLE)
+    assert fleet.goes(PROMOTE) == {"l1": "g3:a"}
+    rests = replace(fleet.used[1].settled, moved_at=100.0)
+    fleet.used[1] = replace(fleet.used[1], settled=rests)
+    assert fleet.goes(PROMOTE, now=150.0, cool_down_s=60.0) == {}, "who made room lately stays"
+    rests = replace(fleet.used[0].settled, moved_at=140.0)
+    fleet.used[0] = replace(fleet.used[0], settled=rests)
+    assert fleet.goes(PROMOTE, now=170.0, cool_down_s=60.0) == {}, "nor is room made for one"
+
+
+def test_no_lease_is_demoted_for_one_that_could_not_come() -> None:
+    """Of the same priority, of another fabric, or where what makes room finds none itself."""
+    fleet = models(g1="k20", g2="p100", g3="k20")
+    for gpu, priority in (("g1:a", 5), ("g2:a", 5)):
+        fleet.runs(gpu, None, priority=priority, part=WHOLE)
+    assert fleet.goes(PROMOTE) == {}
+    fleet = models(g1="k20", g2="p100", g3="k20")
+    fleet.pools = (replace(fleet.pools[0]), replace(fleet.pools[1], fabrics=frozenset({"far"})))
+    main = {"client": "c1", "fabrics": frozenset({"main"}), "part": WHOLE}
+    fleet.runs("g1:a", None, priority=5, **main)
+    fleet.runs("g2:a", None, priority=1, part=WHOLE)
+    assert fleet.goes(PROMOTE) == {}
+    fleet = models(g1="k20", g2="p100")
+    fleet.runs("g1:a", None, priority=5, part=WHOLE)
+    fleet.runs("g2:a", None, priority=1, part=WHOLE)
+    assert fleet.goes(PROMOTE) == {}, "the slow GPU is full of the one that would come"
 
 
 def test_a_gpu_of_which_something_is_not_known_is_left_alone() -> None:
