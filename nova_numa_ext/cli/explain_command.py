@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         "--flavor", help="what if: ask every host whether this flavor could go there now"
     )
     parser.add_argument(
-        "-f", "--format", choices=("table", "json"), default="table", help="default: table"
+        "-f", "--format", choices=("table", "json"), default="table", help="(default: table)"
     )
     parser.add_argument("--last", action="store_true", help="only the newest decision")
     parser.add_argument(
@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         "--config-file",
         action="append",
         metavar="PATH",
-        help="nova-scheduler's configuration; default: /etc/nova/nova.conf",
+        help="nova-scheduler's configuration (default: /etc/nova/nova.conf)",
     )
     add_version(parser)
     return parser

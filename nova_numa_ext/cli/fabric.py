@@ -54,13 +54,16 @@ class ImportFabric(command.Command):  # type: ignore[misc]
         )
         parser.add_argument("file", metavar="<file>", nargs="?", help="File of the source")
         parser.add_argument(
-            "--name", default="fabric", metavar="<name>", help="Name of the fabric, default: fabric"
+            "--name",
+            default="fabric",
+            metavar="<name>",
+            help="Name of the fabric (default: fabric)",
         )
         parser.add_argument(
             "--kind",
             choices=[kind.value for kind in FabricKind],
             default=FabricKind.ETHERNET.value,
-            help="What its switches speak, default: ethernet; ibnetdiscover shows InfiniBand",
+            help="What its switches speak (default: ethernet); ibnetdiscover shows InfiniBand",
         )
         return parser
 
@@ -223,7 +226,11 @@ class VerifyFabric(command.Lister):  # type: ignore[misc]
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument("file", metavar="<plan>", help="The plan, YAML")
         parser.add_argument(
-            "--from", dest="source", choices=(*_FILES, _LLDP), default="ibnetdiscover"
+            "--from",
+            dest="source",
+            choices=(*_FILES, _LLDP),
+            default="ibnetdiscover",
+            help="What that file is (default: %(default)s)",
         )
         parser.add_argument("seen", metavar="<seen>", help="File with what was seen")
         parser.add_argument("--mark", action="store_true", help="Write what is found to Placement")

@@ -48,22 +48,22 @@ class ShowFabricCapacity(command.Lister):  # type: ignore[misc]
             "--share",
             choices=[each.value for each in UplinkShare],
             default=UplinkShare.SHARED.value,
-            help="With whom they share uplinks, default: shared",
+            help="With whom they share uplinks (default: shared)",
         )
         parser.add_argument(
             "--policy",
             choices=[each.value for each in SHARING],
             default=_DEFAULT.shared.value,
-            help="How leafs are chosen for groups that share, [numa_ext]net_policy of nova-scheduler; "
-            f"default: {_DEFAULT.shared.value}",
+            help="How leafs are chosen for groups that share, [numa_ext]net_policy of nova-scheduler "
+            "(default: %(default)s)",
         )
         parser.add_argument(
             "--remainders",
             type=whole_from(0, _MOST_HOSTS),
             default=_DEFAULT.remainders_most,
             metavar="<leafs>",
-            help="Leafs for remainders in a pod at most, [numa_ext]net_remainders of nova-scheduler; "
-            f"default: {_DEFAULT.remainders_most}",
+            help="Leafs for remainders in a pod at most, [numa_ext]net_remainders of nova-scheduler "
+            "(default: %(default)s)",
         )
         return parser
 
@@ -115,13 +115,14 @@ class CalculateFabric(command.Lister):  # type: ignore[misc]
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the tree and a group."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        for name, what in (("children", "Children of a switch"), ("parents", "Parents of a node")):
-            parser.add_argument(
-                name, type=_numbers, metavar=f"<{name}>", help=f"{what} by level, such as 18,18,10"
-            )
+        for name, what in (
+            ("children", "Children of a switch by level, such as 18,18,10"),
+            ("parents", "Parents of a node by level, such as 1,14,18"),
+        ):
+            parser.add_argument(name, type=_numbers, metavar=f"<{name}>", help=what)
         parser.add_argument(
             "--link-mbps", type=number_from(0, _MOST_MBPS), metavar="<Mbit/s>", default=1.0,
-            help="Bandwidth of one link in one direction; default: 1, for numbers of links",
+            help="Bandwidth of one link in one direction (default: 1, for numbers of links)",
         )  # fmt: skip
         for name, what in (
             ("hosts", "Hosts of the group"),

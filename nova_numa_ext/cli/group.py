@@ -104,7 +104,10 @@ class ShowGroupTopology(command.Command):  # type: ignore[misc]
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         _add_group(parser)
         parser.add_argument(
-            "--format", choices=tuple(FORMATS), default="json", help="Default: json"
+            "--format",
+            choices=tuple(FORMATS),
+            default="json",
+            help="What is printed (default: json)",
         )
         source = parser.add_mutually_exclusive_group()
         source.add_argument(
@@ -158,25 +161,25 @@ class SimulateGroup(command.Lister):  # type: ignore[misc]
             "--share",
             choices=[each.value for each in UplinkShare],
             default=UplinkShare.SHARED.value,
-            help="With whom it shares uplinks, default: shared",
+            help="With whom it shares uplinks (default: shared)",
         )
         parser.add_argument("--within", metavar="<level>", help="Level of which one node holds all")
         parser.add_argument(
             "--slice", type=whole_from(1, _MOST_HOSTS), default=1, metavar="<hosts>",
-            help="Hosts that must be on one leaf, default: 1",
+            help="Hosts that must be on one leaf (default: 1)",
         )  # fmt: skip
         parser.add_argument("--balance", action="store_true", help="As many hosts of each leaf")
         parser.add_argument(
             "--policy",
             choices=[each.value for each in SHARING],
             default=_DEFAULT.shared.value,
-            help="How leafs are chosen for a group that shares, [numa_ext]net_policy of nova-scheduler; "
-            f"default: {_DEFAULT.shared.value}",
+            help="How leafs are chosen for a group that shares, [numa_ext]net_policy of nova-scheduler "
+            "(default: %(default)s)",
         )
         parser.add_argument(
             "--remainders", type=whole_from(0, _MOST_HOSTS), default=_DEFAULT.remainders_most, metavar="<leafs>",
-            help="Leafs for remainders in a pod at most, [numa_ext]net_remainders of nova-scheduler; "
-            f"default: {_DEFAULT.remainders_most}",
+            help="Leafs for remainders in a pod at most, [numa_ext]net_remainders of nova-scheduler "
+            "(default: %(default)s)",
         )  # fmt: skip
         return parser
 

@@ -89,8 +89,8 @@ class SetScaling(command.ShowOne):  # type: ignore[misc]
             action="append",
             default=[],
             metavar="<network>",
-            help="Network of members that are added, by name or id, or none; may be repeated (default: the project's "
-            "only one)",
+            help="Network of members that are added, by name or id, or none; can be given several times "
+            "(default: the project's only one)",
         )
         parser.add_argument(
             "--heat-stack",
@@ -151,7 +151,9 @@ class DeleteScaling(command.Command):  # type: ignore[misc]
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the groups."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("group", metavar="<group>", nargs="+", help="Server group, by id")
+        parser.add_argument(
+            "group", metavar="<server group>", nargs="+", help="Server group, by id"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

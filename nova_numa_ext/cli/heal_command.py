@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         default=_GRACE_S,
         metavar="SECONDS",
         help="how long no server of its project must have been on the leafs of a server group that nova does not "
-        f"know, until these are given back; default: {_GRACE_S:g}",
+        f"know, until these are given back (default: {_GRACE_S:g})",
     )
     parser.add_argument(
         "--host",
@@ -88,13 +88,13 @@ def _parser() -> argparse.ArgumentParser:
         help="only this compute node (hypervisor hostname); can be given several times",
     )
     parser.add_argument(
-        "-f", "--format", choices=("table", "json"), default="table", help="default: table"
+        "-f", "--format", choices=("table", "json"), default="table", help="(default: table)"
     )
     parser.add_argument(
         "--config-file",
         action="append",
         metavar="PATH",
-        help="nova's configuration; default: /etc/nova/nova.conf",
+        help="nova's configuration (default: /etc/nova/nova.conf)",
     )
     add_version(parser)
     return parser

@@ -46,37 +46,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fleet",
         default="minsky:5",
-        metavar="TYPE:COUNT[,…]",
-        help="machines, such as minsky:800,dgx1:200 (default: %(default)s)",
+        metavar="<type:count>[,…]",
+        help="Machines, such as minsky:800,dgx1:200 (default: %(default)s)",
     )
-    parser.add_argument("--jobs", type=int, default=100, help="jobs to draw (default: 100)")
+    parser.add_argument(
+        "--jobs", type=int, default=100, metavar="<number>", help="Jobs to draw (default: 100)"
+    )
     parser.add_argument(
         "--rate-per-min",
         type=float,
-        help="mean arrivals per minute, Poisson (default: 2 per machine)",
+        metavar="<number>",
+        help="Mean arrivals per minute, Poisson (default: 2 per machine)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the workload (default: 0)")
-    parser.add_argument("--trace", type=Path, help="CSV workload instead of drawn jobs")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="<number>", help="Of the workload (default: 0)"
+    )
+    parser.add_argument(
+        "--trace", type=Path, metavar="<file>", help="CSV workload instead of drawn jobs"
+    )
     parser.add_argument(
         "--bandwidth-mbps",
         type=int,
-        metavar="MBPS",
-        help="memory bandwidth of each machine, MB/s, for traces that ask for some (default: not counted)",
-    )
-    parser.add_argument("--write-trace", type=Path, help="write the workload as CSV")
-    parser.add_argument(
-        "--profiles", type=Path, help="measured profiles (YAML or JSON) for the types of a trace"
+        metavar="<MB/s>",
+        help="Memory bandwidth of each machine, MB/s, for traces that ask for some (default: not counted)",
     )
     parser.add_argument(
-        "--strategies", default="fcfs,bf,topo,topo_p", help="which to run (default: %(default)s)"
+        "--write-trace", type=Path, metavar="<file>", help="Write the workload as CSV"
+    )
+    parser.add_argument(
+        "--profiles",
+        type=Path,
+        metavar="<file>",
+        help="Measured profiles (YAML or JSON) for the types of a trace",
+    )
+    parser.add_argument(
+        "--strategies",
+        default="fcfs,bf,topo,topo_p",
+        metavar="<strategy>[,…]",
+        help="Which to run (default: %(default)s)",
     )
     parser.add_argument(
         "--utility-weights",
-        metavar="COMM,INTERFERENCE,FRAGMENTATION",
-        help="three numbers with sum 1 (default: one third each)",
+        metavar="<comm>,<interference>,<fragmentation>",
+        help="Three numbers with sum 1 (default: one third each)",
     )
     parser.add_argument(
-        "--output", type=Path, help="directory for results.json, jobs.csv and plots (PNG)"
+        "--output",
+        type=Path,
+        metavar="<folder>",
+        help="Folder for results.json, jobs.csv and plots (PNG)",
     )
 
 

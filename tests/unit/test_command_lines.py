@@ -5,6 +5,7 @@ import importlib
 import os
 import re
 import sys
+from argparse import Action
 from collections.abc import Callable
 from configparser import ConfigParser
 from pathlib import Path
@@ -60,6 +61,33 @@ def options_of(command: str) -> set[str]:
     parser = getattr(importlib.import_module(module), name)(None, None).get_parser("")
     words = {word for action in parser._actions for word in action.option_strings}
     return {word for word in words if word.startswith("--")} - {"--help"}
+
+
+def arguments_of(command: str) -> list[Action]:
+    """What an ``openstack`` command of ours takes, but for what every command of ``openstack`` takes."""
+    module, _, name = command.partition(":")
+    parser = getattr(importlib.import_module(module), name)(None, None).get_parser("")
+    groups = (parser._positionals, parser._optionals, *parser._mutually_exclusive_groups)
+    of_all = {"--help", "--sort-column", "--sort-ascending", "--sort-descending"}
+    return [
+        each
+        for each in parser._actions
+        if any(each in group._group_actions for group in groups)
+        and not of_all & set(each.option_strings)
+    ]
+
+
+@pytest.mark.parametrize("entry", SETUP["entry_points"]["openstack.numa.v1"].strip().splitlines())
+def test_help_is_of_one_style(entry: str) -> None:
+    """Each argument is explained, with its default in brackets; a value that is chosen freely is a word in <>."""
+    for argument in arguments_of(entry.split(" = ")[1]):
+        what = f"{argument.option_strings or argument.dest}: {argument.help}"
+        assert argument.help, what
+        assert argument.help[0].isupper() or argument.help.split(":")[0] in argument.choices, what
+        assert not argument.help.endswith("."), what
+        assert "default: " not in argument.help.lower().replace("(default: ", ""), what
+        free = argument.nargs != 0 and not argument.choices
+        assert not free or re.match(r"<[^>]+>", str(argument.metavar)), what
 
 
 def test_no_option_begins_as_one_of_openstack_itself() -> None:

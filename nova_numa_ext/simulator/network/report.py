@@ -100,28 +100,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--leafs",
         default="172x18x18",
-        metavar="LEAFSxHOSTSxPOD",
+        metavar="<leafs>x<hosts>x<leafs>",
         help="Fabric without a file: leafs, hosts of each, leafs of a pod (default: %(default)s)",
     )
-    parser.add_argument("--swf", type=Path, metavar="FILE", help="Log in the SWF instead of a mix")
+    parser.add_argument(
+        "--swf", type=Path, metavar="<file>", help="Log in the SWF instead of a mix"
+    )
     parser.add_argument(
         "--processors-per-host",
         type=int,
         default=1,
-        metavar="N",
+        metavar="<number>",
         help="Of the log: a job has whole hosts (default: %(default)s)",
     )
     parser.add_argument(
         "--mix", choices=[*mixes()], default="c1", help="Jobs to draw (default: %(default)s)"
     )
-    parser.add_argument("--jobs", type=int, default=500, help="Jobs to draw (default: %(default)s)")
     parser.add_argument(
-        "--seed", type=int, default=1, help="Of the jobs and what they send (default: %(default)s)"
+        "--jobs",
+        type=int,
+        default=500,
+        metavar="<number>",
+        help="Jobs to draw (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="<number>",
+        help="Of the jobs and what they send (default: %(default)s)",
     )
     parser.add_argument(
         "--policies",
         default=",".join(POLICIES),
-        metavar="POLICY[,...]",
+        metavar="<policy>[,…]",
         help="Which to replay (default: %(default)s)",
     )
     parser.add_argument(
@@ -133,14 +145,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--oversubscription",
         type=float,
-        metavar="N",
+        metavar="<N>",
         help="Jobs slow each other on uplinks of leafs that pass 1/N of what hosts send (default: nothing is slowed)",
     )
     parser.add_argument(
         "--output",
         type=Path,
-        metavar="DIR",
-        help="Directory for results.json, jobs.csv, logs, plots",
+        metavar="<folder>",
+        help="Folder for results.json, jobs.csv, logs, plots",
     )
 
 

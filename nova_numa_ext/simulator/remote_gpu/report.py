@@ -86,19 +86,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--machines",
         type=int,
         default=4,
+        metavar="<number>",
         help=f"Hosts of {drmaestro.CORES} cores and {drmaestro.GPUS} GPUs (default: %(default)s)",
     )
     parser.add_argument(
-        "--jobs", type=int, default=64, help="Jobs of one GPU each (default: %(default)s)"
+        "--jobs",
+        type=int,
+        default=64,
+        metavar="<number>",
+        help="Jobs of one GPU each (default: %(default)s)",
     )
     parser.add_argument(
-        "--cores", type=int, default=2, help="Cores of each job (default: %(default)s)"
+        "--cores",
+        type=int,
+        default=2,
+        metavar="<number>",
+        help="Cores of each job (default: %(default)s)",
     )
     parser.add_argument(
         "--run-time",
         type=float,
         default=drmaestro.MEAN_RUN_S[64],
-        metavar="SECONDS",
+        metavar="<seconds>",
         help="Mean run time of the jobs (default: %(default)s)",
     )
     parser.add_argument(
@@ -112,15 +121,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Others send at each machine, at a random share of its network interface",
     )
-    parser.add_argument("--seed", type=int, default=1, help="Of the jobs (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=1, metavar="<number>", help="Of the jobs (default: %(default)s)"
+    )
     parser.add_argument(
         "--settings",
         default=",".join(SETTINGS),
-        metavar="SETTING[,...]",
+        metavar="<setting>[,…]",
         help="Which to run (default: %(default)s)",
     )
     parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="Directory for results.json, jobs.csv, plots"
+        "--output", type=Path, metavar="<folder>", help="Folder for results.json, jobs.csv, plots"
     )
 
 
