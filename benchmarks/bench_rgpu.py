@@ -39,6 +39,7 @@ FIRST_CID: Final = 3
 STARTS_S: Final = 60.0
 ENDS_S: Final = 120.0
 COPIES_S: Final = 3
+WORKS_S: Final = 4
 SLICE_MIB: Final = 512
 VENDORS: Final = Path("/etc/OpenCL/vendors")
 WRONG: Final = 3
@@ -55,6 +56,7 @@ GOALS: Final[Mapping[str, tuple[str, float]]] = {
 }
 POCL_GOALS: Final[Mapping[str, tuple[str, float]]] = {
     **{f"pocl_{name}": goal for name, goal in GOALS.items()},
+    "neighbour_worst_ratio": ("≤", 2),
     "wrong_results": ("≤", 0),
     "failed": ("≤", 0),
 }
@@ -305,6 +307,28 @@ def computed(pocl: Pocl, world: LinkWorld, way: str) -> dict[str, float]:
     return figures
 
 
+def neighbour(pocl: Pocl, world: LinkWorld) -> dict[str, float]:
+    """Return by how much the worst round of one lease gets longer while another one is attacked by its own guest.
+
+    The attacker asks for twice its slice, and for ten thousand buffers of a byte, again and again.
+    """
+    quiet, beside = world.ports["link"]
+    figures: dict[str, float] = {"wrong_results": 0, "failed": 0}
+    worst = []
+    for attacked in (False, True):
+        program = computing(pocl, quiet, "-t", WORKS_S)
+        program.stdout.readline()
+        while attacked and program.poll() is None:
+            for words in (("-a", 2 * SLICE_MIB << 20, "-n", 1), ("-a", 1, "-n", 10_000)):
+                attacker = computing(pocl, beside, *words)
+                attacker.communicate(timeout=ENDS_S)
+                note_end(figures, attacker)
+        said, _ = program.communicate(timeout=ENDS_S)
+        note_end(figures, program)
+        worst.append(json.loads(said)["worst_s"] if said else float("inf"))
+    return figures | {"neighbour_worst_ratio": worst[1] / worst[0]}
+
+
 def note_end(figures: dict[str, float], program: subprocess.Popen[str]) -> None:
     """Count a program that has not ended as it should."""
     figures["wrong_results"] += program.returncode == WRONG
@@ -380,6 +404,14 @@ def pocl_figures(programs: Path, pocl: Pocl, rounds: int) -> dict[str, float]:
         if tenants == 1:
             figures |= {f"pocl_{name}": value for name, value in of_one(found).items()}
     figures["pocl_tenants_share_least"] = min(shares)
+    report.progress("a neighbour under attack")
+    with a_pocl_world(programs, pocl, 2) as world:
+        attacks = [neighbour(pocl, world) for _ in range(rounds)]
+    figures["neighbour_worst_ratio"] = statistics.median(
+        each["neighbour_worst_ratio"] for each in attacks
+    )
+    for name in COUNTS:
+        figures[name] += sum(each[name] for each in attacks)
     names = (name.replace("_", " ") for name in SIZES)
     report.table(("tenants", "way", "trip µs", *names, "together"), rows)
     return figures

@@ -213,7 +213,7 @@ static void work(double seconds, size_t bytes)
       if (got[i] != expected[i])
         wrong("round", rounds, got[i], expected[i]);
     }
-    if (took > worst)
+    if (rounds > 0 && took > worst) /* the device makes its own code in the first */
       worst = took;
     if (rounds++ == 0) {
       puts("working");
