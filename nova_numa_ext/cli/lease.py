@@ -2,6 +2,7 @@
 """``openstack numa lease …``: GPUs of other hosts that projects hold."""
 
 import argparse
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +18,7 @@ from placement_traits.names import RemoteGpuApi, ServiceLevel
 
 _MOST = 2**31 - 1
 _HIGHEST_PRIORITY = 9
+_LOOK_S = 1.0
 _MOST_SECONDS = 10 * 366 * 86_400.0
 
 
@@ -169,18 +171,36 @@ class AttachLease(command.ShowOne):  # type: ignore[misc]
 
 
 class MoveLease(command.ShowOne):  # type: ignore[misc]
-    """Move a lease that is attached to another GPU, where it begins with empty memory."""
+    """Move a lease that is attached to another GPU.
+
+    It goes with all that its server has in memory where both hosts can do that; else it begins with empty memory there.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the lease and where it is to go."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         _add_lease(parser)
         _add_pool(parser, "Host whose GPU it gets (default: any)")
+        parser.add_argument(
+            "--wait",
+            action="store_true",
+            help="Wait until it is there, or stays, and show how far it is",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return columns and values."""
-        return _shown(_client(self).move_lease(parsed_args.lease, parsed_args.pool))
+        client = _client(self)
+        lease = client.move_lease(parsed_args.lease, parsed_args.pool)
+        shown = ""
+        while parsed_args.wait and not _has_moved(lease):
+            progress = _progress(lease)
+            if progress != shown:
+                self.app.stderr.write(f"{progress}\n")
+                shown = progress
+            time.sleep(_LOOK_S)
+            lease = client.lease(parsed_args.lease)
+        return _shown(lease)
 
 
 class RequeueLease(command.ShowOne):  # type: ignore[misc]
@@ -268,6 +288,18 @@ def _shown(lease: Lease) -> tuple[Any, Any]:
         if values[key] is not None:
             values[key] = f"{datetime.fromtimestamp(values[key], UTC):%Y-%m-%dT%H:%M:%SZ}"
     return tuple(values), tuple(values.values())
+
+
+def _has_moved(lease: Lease) -> bool:
+    """Whether a lease goes nowhere any more, and is used, or will not be soon."""
+    return lease.get("move") is None and lease["state"] != LeaseState.STARTING
+
+
+def _progress(lease: Lease) -> str:
+    move = lease.get("move")
+    if not move or not move["of_mb"]:
+        return str(lease["state"])
+    return f"{lease['state']}, {move['sent_mb']} of {move['of_mb']} MiB"
 
 
 def _why(lease: Lease) -> str:

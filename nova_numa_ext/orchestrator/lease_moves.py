@@ -7,12 +7,17 @@
     ATTACHED, chosen            one write in Placement: the lease holds the destination, the second consumer what it
                                 left. Refused, or the GPU gone: the lease stays. Granted: MOVING, and no client may
                                 connect
-    MOVING                      its GPU's host ends its process, and acknowledges that
+    MOVING, not carried         its GPU's host ends its process, and acknowledges that
+    MOVING, carried             the other host takes images, its GPU's host sends them, and ends its process when they
+                                run there, which it acknowledges; or it reports that the process goes on: one write in
+                                Placement takes everything back, and it is STARTING where it was
     MOVING, acknowledged        the second consumer is released; STARTING at the destination
     another state, chosen       the server stopped or moved meanwhile: one write takes everything back
 
-The process starts empty at the destination: no transport here can be dumped. A lease whose source is silent stays
-MOVING, as one that is lost, until that reports or an operator says that it is off.
+A lease is carried, with all that its process has, where both hosts report that they can; else the process starts empty
+at the destination, as it does where the one that was carried died on the way. A lease whose source is silent stays
+MOVING, as one that is lost, until that reports or an operator says that it is off: only that host knows whether the
+process has gone.
 """
 
 import logging
@@ -20,7 +25,7 @@ import uuid as uuids
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.leases import Leases
@@ -38,6 +43,16 @@ from placement_traits.reason import Reason
 _LOG: Final = logging.getLogger(__name__)
 
 
+class MovingHosts(Protocol):
+    """What moves have to know of hosts."""
+
+    def can_carry(self, host: str) -> bool:
+        """Return whether leases come to a host, and leave it, with all that their processes have."""
+
+    def is_silent(self, host: str) -> bool:
+        """Return whether a host that once reported does so no more."""
+
+
 class LeaseMoves:
     """Takes their steps; for one thread at a time.
 
@@ -45,6 +60,7 @@ class LeaseMoves:
     :param claims: what they hold
     :param reached: lease and pools -> those that its server reaches, and GPUs that it uses
     :param nic: lease -> provider of its client's NIC, '' where nothing is counted there
+    :param hosts: whether a host can carry leases, and whether one reports
     """
 
     def __init__(
@@ -53,8 +69,10 @@ class LeaseMoves:
         claims: ClaimStore,
         reached: Callable[[StoredLease, Sequence[Pool]], tuple[Sequence[Pool], Collection[str]]],
         nic: Callable[[StoredLease], str],
+        hosts: MovingHosts,
     ) -> None:
         self._leases, self._claims, self._reached, self._nic = stored, claims, reached, nic
+        self._hosts = hosts
 
     def step(
         self,
@@ -132,19 +150,45 @@ class LeaseMoves:
                 _LOG.info("lease %s does not move: %s", stored.uuid, error)
                 return self._stays(stored, actor)
         return self._leases.change(
-            stored, leases.move, actor, (Reason(LeaseTerm.MOVING, ""),), moved=True
+            self._carried(stored, move, actor),
+            leases.move,
+            actor,
+            (Reason(LeaseTerm.MOVING, ""),),
+            moved=True,
         )
+
+    def _carried(self, stored: StoredLease, move: LeaseTransfer, actor: Actor) -> StoredLease:
+        """Say that the process of a lease goes along, where it can."""
+        source = stored.lease.gpu_host
+        can = source != move.host and all(map(self._hosts.can_carry, (source, move.host)))
+        if not can or move.carried:
+            return stored
+        carried = replace(move, carried=True, left_gpu=stored.gpu, left=stored.amounts)
+        return self._leases.plan_move(stored, carried, actor)
 
     def _arrived(
         self, stored: StoredLease, move: LeaseTransfer, actor: Actor, may: Callable[[], None]
     ) -> StoredLease:
         if not stored.lease.fenced:
-            return stored
+            return self._on_its_way(stored, move, actor, may) if move.carried else stored
         self.release(stored, may)
         step = partial(leases.arrive, gpu_host=move.host)
-        return self._leases.change(
-            stored, step, actor, (Reason(LeaseTerm.MOVED, ""),), arrived=True
-        )
+        why = Reason(LeaseTerm.CARRIED if move.carried else LeaseTerm.MOVED, "")
+        return self._leases.change(stored, step, actor, (why,), arrived=True)
+
+    def _on_its_way(
+        self, stored: StoredLease, move: LeaseTransfer, actor: Actor, may: Callable[[], None]
+    ) -> StoredLease:
+        if move.stays:
+            held, kept = self._claims.read(stored.uuid), self._claims.read(move.second)
+            if held is not None and kept is not None:
+                self._claims.write(*lease_claims.moved_back(held, kept, move.left), may=may)
+            why = Reason(LeaseTerm.MOVE_FAILED, move.trouble)
+            return self._leases.change(stored, leases.restart, actor, (why,), stayed=True)
+        if not move.trouble and self._hosts.is_silent(move.host):
+            silent = replace(move, trouble="the host that it was to go to is silent")
+            return self._leases.plan_move(stored, silent, actor)
+        return stored
 
     def _taken_back(
         self, stored: StoredLease, move: LeaseTransfer, actor: Actor, may: Callable[[], None]

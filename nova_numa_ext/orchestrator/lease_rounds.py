@@ -105,11 +105,11 @@ class LeaseRounds:
         self._rules = servers
         self._placed = servers.placed
         self._requests = ServerRequests(stored, servers)
-        self._moves = LeaseMoves(stored, claims, self._reached, self._nic_of)
+        self._silence = Silence()
+        self._moves = LeaseMoves(stored, claims, self._reached, self._nic_of, self._silence)
         self._rebalance = LeaseRebalance(servers.rebalance, stored, self._asked_of)
         self._by_use = UseRebalance(servers.rebalance, stored, self._asked_of, servers.clock)
         self._wires = LeaseWires(stored, claims, self._nic)
-        self._silence = Silence()
         self._suspects: dict[str, _Suspect] = {}
         self._without_host: frozenset[str] = frozenset()
         self._clients: Mapping[str, tuple[frozenset[str], str]] = {}

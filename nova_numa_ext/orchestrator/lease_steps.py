@@ -69,6 +69,14 @@ class Silence:
         """Return whether a host that once reported does so no more."""
         return self._silent_s.get(host, 0.0) >= LOST_S
 
+    def can_carry(self, host: str) -> bool:
+        """Return whether a host reports that leases come and go with all that their processes have."""
+        return self.answers(host) and self._hosts[host].can_move
+
+    def is_silent(self, host: str) -> bool:
+        """Return whether a host does not report: one that is lost, or never did."""
+        return not self.answers(host)
+
     def running(self, server: str) -> frozenset[str]:
         """Return the hosts that report a server."""
         return frozenset(

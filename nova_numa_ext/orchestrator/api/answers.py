@@ -181,6 +181,11 @@ _LEASE: Final = _object(
         "description": "part of the last minutes in which it kept its GPU busy, as its host reports, 0 to 1; null: "
         "not known",
     },
+    move={
+        "type": ["object", "null"],
+        "description": "while it goes to another GPU: ``carried``, whether with all that it has, and how many MiB of "
+        "its images have been ``sent_mb`` of ``of_mb``, 0 while they are not made; null: it goes nowhere",
+    },
     reasons=_REASONS,
     host={
         "type": ["string", "null"],
@@ -232,6 +237,31 @@ HOST_LEASES: Final = _object(
             network_mbps=_ASKED_LEASE["properties"]["network_mbps"],
         ),
         "leases of the host's servers: their GPU's host has acknowledged the epoch",
+    ),
+    sends=_array(
+        _object(
+            id=_text("of the lease"),
+            epoch=_EPOCH,
+            to=_text("host that it goes to, as its certificate names it"),
+            address=_text("where that takes its images; empty: not yet"),
+            network_mbps=_ASKED_LEASE["properties"]["network_mbps"],
+            cancelled=_flag("it is to go on here"),
+        ),
+        "leases whose process is to go to another host with all that it has; its end here is reported as of ``ends``",
+    ),
+    receives=_array(
+        _object(
+            id=_text("of the lease"),
+            epoch=_EPOCH,
+            gpu=_text("provider of the GPU"),
+            **{
+                name: _ASKED_LEASE["properties"][name]
+                for name in ("memory_mb", "service_level", "api", "network_mbps")
+            },
+            client_host=_text("empty"),
+            source=_text("host that it comes from, as its certificate names it"),
+        ),
+        "leases that come to GPUs of the host with all that their processes have",
     ),
 )
 

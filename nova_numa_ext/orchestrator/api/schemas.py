@@ -10,7 +10,7 @@ from nova_numa_ext.orchestrator.cloud.servers import LONGEST_NAME, LONGEST_PART_
 from nova_numa_ext.orchestrator.store.stored_lease import LeaseSpec
 from nova_numa_ext.policy.jobs.job import HIGHEST_PRIORITY, LOWEST_PRIORITY, BuildFailure, Scope
 from nova_numa_ext.policy.remote_gpu.choosing import Unmet
-from placement_traits.errors import InvalidValueError
+from placement_traits.errors import LONGEST_TEXT, InvalidValueError
 from placement_traits.names import RemoteGpuApi, ServiceLevel
 
 MOST_PARTS: Final = 16
@@ -374,6 +374,27 @@ HOST_REPORT: Final[Mapping[str, Any]] = {
                 },
                 "requests": _REQUESTS,
                 "asked": _ASKED,
+                "can_move": {
+                    "type": "boolean",
+                    "description": "leases come to this host, and leave it, with all that their processes have; false "
+                    "if not given",
+                },
+                "moves": _of_leases(
+                    "leases that come or go with all that they have",
+                    address={
+                        "type": "string",
+                        "pattern": r"^[A-Za-z0-9.:\[\]_-]{0,255}\Z",
+                        "$comment": "an address and a port, or nothing",
+                        "description": "where this host takes the images of one that comes; empty: it does not",
+                    },
+                    sent_mb={**_AMOUNT, "description": "of the images of one that goes, MiB"},
+                    of_mb={**_AMOUNT, "description": "of all its images, MiB"},
+                    why={
+                        "type": "string",
+                        "maxLength": LONGEST_TEXT,
+                        "description": "it does not move, and one that was to go goes on here; empty: it may still",
+                    },
+                ),
             },
         }
     },

@@ -21,11 +21,12 @@ from nova_numa_ext.orchestrator.store.scaling import (
 )
 from nova_numa_ext.orchestrator.store.scaling_members import StoredMember
 from nova_numa_ext.orchestrator.store.stored_job import Event, NewJob, StoredJob, StoredPart
-from nova_numa_ext.orchestrator.store.stored_lease import StoredLease
+from nova_numa_ext.orchestrator.store.stored_lease import LeaseTransfer, StoredLease
 from nova_numa_ext.policy.jobs.job import JobKind
 from nova_numa_ext.policy.jobs.limits import Limits
 from nova_numa_ext.policy.jobs.terms import for_tenants, sentence
 from nova_numa_ext.policy.remote_gpu.lease_terms import OF_LEASES, lease_for_tenants, lease_sentence
+from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits.reason import Reason
 
 _ENGINE: Final = "engine"
@@ -131,6 +132,7 @@ def lease(found: StoredLease, *, internals: bool, busy: float | None = None) -> 
         "state": found.state,
         "held": found.claimed,
         "busy": busy,
+        "move": _progress(found.move),
         "reasons": reasons(
             found.reasons,
             internals=internals,
@@ -145,16 +147,31 @@ def lease(found: StoredLease, *, internals: bool, busy: float | None = None) -> 
     }
 
 
+def _progress(move: LeaseTransfer | None) -> dict[str, Any] | None:
+    """Return how far a lease has gone to another GPU, None where it goes nowhere."""
+    if move is None:
+        return None
+    return {"carried": move.carried, "sent_mb": move.sent_mb, "of_mb": move.of_mb}
+
+
 def host_leases(found: Sequence[StoredLease], host: str) -> dict[str, Any]:
     """Return what a host is to do for leases.
 
     :param found: those whose GPU or client it has
     """
     served, ends, attached = list[Any](), list[Any](), list[Any]()
+    sends, receives = list[Any](), list[Any]()
     for each in found:
-        lease = each.lease
+        lease, move = each.lease, each.move
+        carried = move is not None and move.carried and each.state is LeaseState.MOVING
         if lease.epoch_at(host) is not None:
             served.append(_served(each))
+        elif carried and move is not None and host == move.host:
+            # Until it is served there; else what has come would be of no lease for a moment.
+            if lease.fenced or not move.trouble:
+                receives.append(_served(each) | {"source": lease.gpu_host})
+        elif carried and move is not None and not lease.fenced:
+            sends.append(_sent(each, move))
         elif (ending := lease.ends_at(host)) is not None and not lease.fenced:
             ends.append({"id": each.uuid, "epoch": ending})
         epoch = lease.may_connect(host)
@@ -170,7 +187,24 @@ def host_leases(found: Sequence[StoredLease], host: str) -> dict[str, Any]:
                     "network_mbps": each.asked.network_mbps,
                 }
             )
-    return {"serves": served, "ends": ends, "attaches": attached}
+    return {
+        "serves": served,
+        "ends": ends,
+        "attaches": attached,
+        "sends": sends,
+        "receives": receives,
+    }
+
+
+def _sent(found: StoredLease, move: LeaseTransfer) -> dict[str, Any]:
+    return {
+        "id": found.uuid,
+        "epoch": found.lease.epoch,
+        "to": move.host,
+        "address": move.address,
+        "network_mbps": found.asked.network_mbps,
+        "cancelled": bool(move.trouble),
+    }
 
 
 def _served(found: StoredLease) -> dict[str, Any]:

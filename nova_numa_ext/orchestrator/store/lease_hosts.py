@@ -27,6 +27,7 @@ class LeaseHost:
     :param kept: the whole report, as the API has checked it, where the database recovers
     :param requests: for GPUs of other hosts, of flavors of its servers, as the API has checked them
     :param busy: lease -> part of the time in which it kept its GPU busy, by the word of the host
+    :param can_move: leases come to its GPUs, and leave them, with all that their processes have
     """
 
     host: str
@@ -35,6 +36,7 @@ class LeaseHost:
     kept: Mapping[str, Any] | None = None
     requests: tuple[Mapping[str, Any], ...] = ()
     busy: Mapping[str, float] = field(default_factory=dict)
+    can_move: bool = False
 
 
 class LeaseHosts:
@@ -53,6 +55,8 @@ class LeaseHosts:
         kept: Mapping[str, Any] | None = None,
         requests: Sequence[Mapping[str, Any]] = (),
         busy: Mapping[str, float] = MappingProxyType({}),
+        *,
+        can_move: bool = False,
     ) -> None:
         """Take note that a host has reported; where servers ask for other GPUs, or leases' come or go, wake the engine.
 
@@ -60,13 +64,16 @@ class LeaseHosts:
         :param kept: the whole report, where the database recovers
         :param requests: of its servers
         :param busy: by the leases that it serves
+        :param can_move: as of :class:`LeaseHost`
         """
         there = self.read(host)
         if servers is None:
             servers = there.servers if there is not None else ()
             requests = there.requests if there is not None else ()
-        new = (frozenset(servers), kept, tuple(requests))
-        same = there is not None and (there.servers, there.kept, there.requests) == new
+        new = (frozenset(servers), kept, tuple(requests), can_move)
+        same = (
+            there is not None and (there.servers, there.kept, there.requests, there.can_move) == new
+        )
         if there is not None and same and self._database.now() - there.seen_at < FRESH_S:
             return
         values = {
@@ -75,6 +82,7 @@ class LeaseHosts:
             "kept": kept,
             "requests": list(requests) or None,
             "busy": dict(busy) or None,
+            "can_move": can_move,
         }
         mine = tables.lease_host.c.host == host
         before = there.servers if there is not None else frozenset()
@@ -117,6 +125,7 @@ class LeaseHosts:
                 row.kept,
                 tuple(row.requests or ()),
                 row.busy or {},
+                bool(row.can_move),
             )
             for row in rows
         }

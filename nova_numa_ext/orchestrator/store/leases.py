@@ -56,6 +56,9 @@ from placement_traits.reason import Reason
 
 LIVING: Final = tuple(state for state in LeaseState if not state.final)
 
+_MOVES_HAVE: Final = frozenset({"asked", "second", "host", "gpu", "amounts"})
+"""What releases before this one expect of each move."""
+
 Step = Callable[[Lease], Lease]
 """A function of :mod:`nova_numa_ext.policy.remote_gpu.leases`."""
 
@@ -213,14 +216,16 @@ class Leases:
         return len(found), sum(each.asked.memory_mb for each in found)
 
     def of_host(self, host: str, unreadable: Unreadable) -> list[StoredLease]:
-        """Return leases that have not ended and whose GPU, or whose client, a host has.
+        """Return leases that have not ended and whose GPU, or whose client, a host has, and those that come to it.
 
         :param unreadable: as of :meth:`living`
         """
         columns = tables.lease.c
         mine = (columns.gpu_host == host) | (columns.client_host == host)
+        mine |= columns.state == LeaseState.MOVING
         query = select(tables.lease).where(mine, columns.state != LeaseState.GONE)
-        return readable(self._rows(query.order_by(columns.id)), unreadable)
+        found = readable(self._rows(query.order_by(columns.id)), unreadable)
+        return [each for each in found if _is_of(each, host)]
 
     def living(self, unreadable: Unreadable) -> list[StoredLease]:
         """Return leases that have not ended.
@@ -431,6 +436,7 @@ class Leases:
         *,
         moved: bool = False,
         arrived: bool = False,
+        stayed: bool = False,
     ) -> StoredLease:
         """Let a lease take a step of its life; of one that has ended, Placement holds nothing.
 
@@ -438,6 +444,7 @@ class Leases:
         :param reasons: of its state from now on; (): they stay
         :param moved: it holds from now on what its move says
         :param arrived: its move is over
+        :param stayed: it goes on with the GPU that it would have left
         :raises LeaseError: its state does not lead there
         :raises UnfencedError: the GPU's host may still serve a client of it
         :raises LostRaceError: it has changed since it was read
@@ -458,6 +465,9 @@ class Leases:
             }
         if arrived:
             more = {"move": None, "address": ""}
+        if stayed and stored.move is not None:
+            left = stored.move
+            more = {"move": None, "gpu": left.left_gpu, "amounts": dict(left.left)}
         return self._write(stored, lease, actor, reasons or stored.reasons, **more)
 
     def acknowledge(
@@ -642,10 +652,16 @@ def _waiting(
     return read_again(connection, connection.execute(row).lastrowid)
 
 
+def _is_of(stored: StoredLease, host: str) -> bool:
+    """Return whether a host has something to do for a lease."""
+    comes = stored.move is not None and stored.move.carried and stored.move.host == host
+    return host in (stored.lease.gpu_host, stored.lease.client_host) or comes
+
+
 def _kept(move: LeaseTransfer) -> dict[str, Any]:
-    """Return a move as it is stored; without a gang as releases before this one know it."""
+    """Return a move as it is stored; without what says nothing as releases before this one know it."""
     found = asdict(move)
-    return found if move.gang else {name: each for name, each in found.items() if name != "gang"}
+    return {name: each for name, each in found.items() if each or name in _MOVES_HAVE}
 
 
 def _with_room(

@@ -50,6 +50,14 @@ class LeaseTransfer:
     :param gpu: its provider
     :param amounts: that the lease holds there
     :param gang: that it makes room for; '' for none
+    :param carried: its process goes along with all that it has; else it begins with empty memory there
+    :param left_gpu: provider of the GPU that a carried one leaves, to which it comes back where that fails
+    :param left: amounts that it held there
+    :param address: where the other host takes its images, as that has reported; '': not yet
+    :param sent_mb: of its images, MiB
+    :param of_mb: of all its images, MiB
+    :param trouble: why it does not go, as a host has reported; '': nothing is known against it
+    :param stays: the host that it would leave has reported that it goes on there
     """
 
     asked: str = ""
@@ -58,6 +66,14 @@ class LeaseTransfer:
     gpu: str = ""
     amounts: Amounts = field(default_factory=dict)
     gang: str = ""
+    carried: bool = False
+    left_gpu: str = ""
+    left: Amounts = field(default_factory=dict)
+    address: str = ""
+    sent_mb: int = 0
+    of_mb: int = 0
+    trouble: str = ""
+    stays: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,6 +175,7 @@ lease_host: Final = Table(
     Column("kept", JSON(none_as_null=True)),
     Column("requests", JSON(none_as_null=True)),
     Column("busy", JSON(none_as_null=True)),
+    Column("can_move", Boolean),
     mysql_engine="InnoDB",
 )
 

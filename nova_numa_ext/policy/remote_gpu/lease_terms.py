@@ -37,6 +37,8 @@ class LeaseTerm(StrEnum):
     NO_MOVE = "no_move"
     MOVING = "moving"
     MOVED = "moved"
+    CARRIED = "carried"
+    MOVE_FAILED = "move_failed"
     MAKES_ROOM = "makes_room"
     MOVES_FOR_IT = "moves_for_it"
     ROOM_BY_MOVES = "room_by_moves"
@@ -69,6 +71,8 @@ LEASE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         LeaseTerm.NO_MOVE: "it does not move: no other GPU in reach had room, or its server did not use it",
         LeaseTerm.MOVING: "the host of its GPU ends it, to start it on another GPU",
         LeaseTerm.MOVED: "it starts on another GPU, with empty memory",
+        LeaseTerm.CARRIED: "it goes on on another GPU, with all that it had",
+        LeaseTerm.MOVE_FAILED: "it goes on where it was, as it could not be moved: {value}",
         LeaseTerm.MAKES_ROOM: "it goes to another GPU, to make room for a lease that waits",
         LeaseTerm.MOVES_FOR_IT: "leases that go to other GPUs, to make room for it: {value}",
         LeaseTerm.ROOM_BY_MOVES: "leases that would make room for it if they went to other GPUs: {value}",
@@ -88,9 +92,10 @@ OTHERS_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
     {
         LeaseTerm.ASKED: "asked for by another user",
         LeaseTerm.RELEASED: "released by another user",
+        LeaseTerm.MOVE_FAILED: "it goes on where it was, as it could not be moved",
     }
 )
-"""What tenants read of the terms that name a user, where it is not the lease's own."""
+"""What tenants read of the terms that name a user, where it is not the lease's own, or what a host has reported."""
 
 
 def lease_sentence(reason: Reason) -> str:

@@ -17,6 +17,7 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from numa_lab import criu_build
@@ -37,13 +38,14 @@ from host_agent.remote_gpu.link_files import LinkFiles, LinkPaths
 from host_agent.remote_gpu.moves import HostMoves, MoveTools
 from host_agent.remote_gpu.processes import LeaseCommand, LeaseProcesses
 from placement_traits.errors import ServiceUnavailableError
-from tests.functional.host_agent.test_lease_link import LEASE, LeaseRoad
+from tests.functional.host_agent.test_lease_link import LEASE, SERVER, LeaseRoad
 from tests.support.apart import groups_of, lease_groups, processes_in
 from tests.support.built_link import settings
 from tests.support.counting import NAME, Chain, write_counting
 from tests.support.polling import until
 
 MOVES_S = 60.0
+GPUS = MappingProxyType({"gpu": "gpu"})
 
 
 def cached_criu():
@@ -61,8 +63,8 @@ class GpuHosts:
     :ivar where: host that serves it
     """
 
-    def __init__(self, folder, processes, mib=4):
-        self.folder, self.mib = folder, mib
+    def __init__(self, folder, processes, mib=4, gpus=GPUS):
+        self.folder, self.mib, self.gpus = folder, mib, dict(gpus)
         self.criu = cached_criu()
         self.road = LeaseRoad(folder, processes, apart=False, transport=NAME)
         write_counting(folder, mib)
@@ -74,8 +76,14 @@ class GpuHosts:
 
     def start(self, host):
         """A supervisor of a host."""
-        tools = (self.criu, self.road.program, self.around)
-        self.hosts[host] = supervisor(self.folder, host, *tools)
+        programs = (self.criu, self.road.program)
+        more = {"around": self.around, "gpus": self.gpus}
+        self.hosts[host] = supervisor(self.folder, host, *programs, **more)
+
+    def client_host(self):
+        """What a host does that lends no GPU."""
+        run = self.folder / "c1"
+        return GpuHost(made(self.folder, "g1", None, None, run=run)[0], run / "epochs.json")
 
     def served(self, client="c1", epoch=0):
         return ServedLease(LEASE, epoch or self.epoch, "gpu", 64, "silver", "cuda", 0, client)
@@ -136,9 +144,6 @@ class GpuHosts:
         for host, each in self.hosts.items():
             each.obey(LeaseAnswer(ends=(EndedLease(LEASE, self.epoch),)))
             until(lambda host=host: self.nothing_of(host), MOVES_S)
-
-
-SERVER = "5e0f6d1c-0000-4000-8000-000000000002"
 
 
 def write_certificates_of(folder):
@@ -373,18 +378,18 @@ print(steps)
 """
 
 
-def supervisor(folder, host, criu, program, around=NOTHING_AROUND):
+def supervisor(folder, host, criu, program, *, around=NOTHING_AROUND, gpus=GPUS):
     """The supervisor of a host, for a process of its own."""
     run = folder / host
-    found, tools = made(folder, host, criu, program, around, run=run)
+    found, tools = made(folder, host, criu, program, around=around, gpus=gpus, run=run)
     return GpuHost(found, run / "epochs.json", HostMoves(found, run, tools))
 
 
-def made(folder, host, criu, program, around=NOTHING_AROUND, *, run):
+def made(folder, host, criu, program, *, run, around=NOTHING_AROUND, gpus=GPUS):
     """The processes of a host's leases, and by what they move."""
     paths = LinkPaths(*(folder / each for each in (f"{host}.pem", f"{host}.key", "ca.pem", "n")))
     command = LeaseCommand(
-        *(NAME, folder, "127.0.0.1", {"gpu": "gpu"}), link=program, criu=criu, around=around
+        *(NAME, folder, "127.0.0.1", gpus), link=program, criu=criu, around=around
     )
     processes = LeaseProcesses(run, command, lease_groups(run), LinkFiles(paths))
     return processes, MoveTools(criu, program, paths, "127.0.0.1", around)

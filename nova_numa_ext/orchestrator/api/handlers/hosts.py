@@ -2,6 +2,8 @@
 """Requests of hosts: the leases that they serve or use, and their reports."""
 
 import logging
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import flask
@@ -16,6 +18,7 @@ from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.database import LostRaceError
 from nova_numa_ext.orchestrator.store.stored_lease import StoredLease
 from nova_numa_ext.orchestrator.store.stores import Stores
+from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -41,9 +44,16 @@ class HostHandlers:
         # It lives, whatever becomes of the rest; of what it has, an old database is made whole.
         busy = {each["id"]: each["busy"] for each in report["serves"] if "busy" in each}
         self._stores.lease_hosts.report(
-            host, report["servers"], kept, report.get("requests", ()), busy
+            host,
+            report["servers"],
+            kept,
+            report.get("requests", ()),
+            busy,
+            can_move=report.get("can_move", False),
         )
-        for lease in self._leases_of(host):
+        moves = {each["id"]: each for each in report.get("moves", ())}
+        for read in self._leases_of(host):
+            lease = self._noted(read, host, moves.get(read.uuid), Actor(asking.user))
             served, actor = lease.lease.epoch_at(host) is not None, Actor(asking.user)
             ending = lease.lease.ends_at(host) is not None
             try:
@@ -57,6 +67,31 @@ class HostHandlers:
             except LostRaceError as error:
                 _LOG.info("lease %s: %s", lease.uuid, error)  # it is reported again
         return views.host_leases(self._leases_of(host), host)
+
+    def _noted(
+        self, lease: StoredLease, host: str, said: Mapping[str, Any] | None, actor: Actor
+    ) -> StoredLease:
+        """Take note of what a host reports of the move of a lease; return it."""
+        move = lease.move
+        moves = move is not None and move.carried and lease.state is LeaseState.MOVING
+        if move is None or said is None or not moves or said["epoch"] != lease.lease.epoch:
+            return lease
+        noted = move
+        if host == lease.lease.gpu_host:
+            noted = replace(noted, sent_mb=said["sent_mb"], of_mb=said["of_mb"])
+            if said["why"]:
+                noted = replace(noted, trouble=noted.trouble or said["why"], stays=True)
+        elif said["why"]:
+            noted = replace(noted, trouble=noted.trouble or said["why"])
+        else:
+            noted = replace(noted, address=said["address"])
+        if noted == move:
+            return lease
+        try:
+            return self._stores.leases.plan_move(lease, noted, actor)
+        except LostRaceError as error:
+            _LOG.info("lease %s: %s", lease.uuid, error)  # it is reported again
+            return lease
 
     def off(self, host: str) -> Any:
         asking = request.asking()
