@@ -39,6 +39,7 @@ _OPTIONS: Final = {
         cfg.BoolOpt("report_in_placement", default=False),
         cfg.MultiStrOpt("device_spec", default=[]),
     ],
+    "libvirt": [cfg.IntOpt("num_pcie_ports", default=0)],
     "numa_ext": [cfg.StrOpt("mode", default="enforce")],
     "DEFAULT": [cfg.FloatOpt("cpu_allocation_ratio"), cfg.StrOpt("state_path")],
 }
@@ -200,12 +201,15 @@ def _order(filters: Sequence[str]) -> Finding:
     )
 
 
-def compute(conf: cfg.ConfigOpts, cell_packing: str, has_gpus: bool) -> Iterator[Finding]:
+def compute(
+    conf: cfg.ConfigOpts, cell_packing: str, has_gpus: bool, *, plugs_vsock: bool = False
+) -> Iterator[Finding]:
     """Check the configuration of nova-compute.
 
     :param conf: of :func:`read`
     :param cell_packing: ``[placement]cell_packing`` of the agent
     :param has_gpus: this host has GPUs
+    :param plugs_vsock: devices are plugged into servers that run, by which they reach leases of remote GPUs
     """
     packs = "pack" if conf.compute.packing_host_numa_cells_allocation_strategy else "spread"
     yield verdict(
@@ -226,6 +230,14 @@ def compute(conf: cfg.ConfigOpts, cell_packing: str, has_gpus: bool) -> Iterator
             "nova cpu_allocation_ratio",
             Level.GOOD,
             f"{conf.cpu_allocation_ratio}: shared CPUs are oversold, so floating servers may share a core",
+        )
+    if plugs_vsock:
+        yield verdict(
+            "nova num_pcie_ports",
+            conf.libvirt.num_pcie_ports > 0,
+            str(conf.libvirt.num_pcie_ports),
+            "set [libvirt]num_pcie_ports, to 12 for example: a q35 server may have no PCIe port left for the device by "
+            "which it reaches its leases; servers have more from their next hard reboot on",
         )
     if has_gpus and conf.pci.device_spec:
         yield verdict(

@@ -69,6 +69,7 @@ def check(conf: Configuration) -> list[Finding]:
         lambda: _huge_pages(paths),
         lambda: _adapters(conf),
         lambda: _nova_conf(conf),
+        lambda: _vsock(conf),
         lambda: _placement(conf),
     )
     return [finding for one in checks for finding in one()]
@@ -408,7 +409,20 @@ def _nova_conf(conf: Configuration) -> Iterator[Finding]:
     except NumaExtError as error:
         yield Finding("nova.conf", Level.DEGRADED, str(error))
         return
-    yield from nova_conf.compute(novas, conf.placement.cell_packing, has_gpus)
+    leads = conf.remote_gpus.guests
+    yield from nova_conf.compute(novas, conf.placement.cell_packing, has_gpus, plugs_vsock=leads)
+
+
+def _vsock(conf: Configuration) -> Iterator[Finding]:
+    """Look whether guests can have the device by which they reach leases, where leases are led into them."""
+    if conf.remote_gpus.guests:
+        yield verdict(
+            "vhost-vsock",
+            (conf.paths.sys / "class/misc/vhost-vsock").exists(),
+            "there",
+            "this kernel has no vhost-vsock, so no server here reaches its leases: modprobe vhost_vsock, and name it "
+            "in /etc/modules-load.d",
+        )
 
 
 def _placement(conf: Configuration) -> Iterator[Finding]:

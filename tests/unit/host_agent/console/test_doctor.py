@@ -44,7 +44,7 @@ class Host:
         self.write("nova.conf", "[compute]\ncpu_dedicated_set = 1-7\n")
         self.write("pids/none", "")
         self.options: dict[str, dict[str, str]] = {}
-        self.helper_user = "daemon"
+        self.helper_user, self.more = "daemon", ""
 
     def write(self, name: str, text: str) -> Path:
         file = self.folder / name
@@ -74,7 +74,7 @@ class Host:
             f"nova_conf = {self.folder}/nova.conf\n[agent]\nstate_dir = {self.folder}/state\n{agents}"
             f"[helper]\nsocket = {self.folder}/helper.sock\nstate_dir = {self.folder}/helper\n"
             f"agent_user = {self.helper_user}\n"
-            f"[lanes]\n{of_lanes}[libvirt_host]\npid_dir = {self.folder}/pids\n[placement]\n"
+            f"{self.more}[lanes]\n{of_lanes}[libvirt_host]\npid_dir = {self.folder}/pids\n[placement]\n"
             + "".join(f"{key} = {value}\n" for key, value in options.items()),
         )
         conf = configuration.load([f"--config-file={config}"])
@@ -140,6 +140,21 @@ def test_what_adapters_of_uplinks_do_by_themselves_is_shown(host: Host) -> None:
         (Level.GOOD, "PFC of priorities 3"),
         (Level.GOOD, "the adapter does no DCB"),
     ]
+
+
+def test_where_leases_are_led_into_servers_these_need_a_port_and_the_kernel_a_module(
+    host: Host,
+) -> None:
+    assert not {"vhost-vsock", "nova num_pcie_ports"} & host.check().keys()
+    host.more = "[remote_gpus]\nuses = true\nguests = true\ntransport = pocl\n"
+    found = host.check()
+    assert "modprobe vhost_vsock" in found["vhost-vsock"].detail
+    assert "[libvirt]num_pcie_ports" in found["nova num_pcie_ports"].detail
+    host.write("sys/class/misc/vhost-vsock/dev", "10:241\n")
+    host.write("nova.conf", "[compute]\ncpu_dedicated_set = 1-7\n[libvirt]\nnum_pcie_ports = 12\n")
+    found = host.check()
+    levels = [found[each].level for each in ("vhost-vsock", "nova num_pcie_ports")]
+    assert levels == [Level.GOOD, Level.GOOD]
 
 
 @pytest.mark.parametrize(

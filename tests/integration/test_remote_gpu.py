@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server on h1 has something computed by a lease of h2, over vsock and TLS, and checks the result itself.
+
+::
+
+    guest ══ vsock ══ doorman of h1 ══ TLS 1.3 ══ gateway of the lease, in its namespaces ── server on h2
+
+The vsock device is plugged into the server when that runs; its guest has no network and no other way out. Nothing is
+timed: both hosts are emulated, and the guest within one of them.
+"""
+
+import json
+import shlex
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from numa_lab import link_build
+
+from benchmarks.link_certificates import write_certificates
+from tests.integration.cloud import CHECKOUT, LabCloud, LabHost, eventually
+from tests.support.built_link import built_link
+from tests.support.gpu_client import ANSWERS, initramfs
+from tests.support.reporting_guest import COMMAND_LINE, kernel
+
+pytestmark = pytest.mark.long
+PATIENCE_S = 1200.0
+
+
+def lab_lease(host: LabHost, *words: object, background: bool = False) -> str:
+    """Run one end of the road inside a host; in the background, return the number of its process."""
+    command = shlex.join(
+        ["env", f"PYTHONPATH={CHECKOUT}", sys.executable, "-m", "tests.support.lab_lease"]
+        + [str(word) for word in words]
+    )
+    if background:
+        log = shlex.quote(f"{words[1]}/lead.log")
+        command = f"setsid {command} > {log} 2>&1 < /dev/null & echo $!"
+    return host.run(command, 600).strip()
+
+
+@pytest.fixture
+def road(running_cloud: LabCloud) -> Iterator[dict[str, Path]]:
+    """Folders that each host sees at the same path, with certificates of both, and the program of the link."""
+    hosts = running_cloud.hosts
+    folders = {name: hosts[name].emulated.folder / "lease" for name in ("h1", "h2")}
+    program = built_link() / link_build.PROGRAM
+    folders["h1"].mkdir(exist_ok=True)
+    folders["h2"].mkdir(exist_ok=True)
+    write_certificates(folders["h1"], "compute", "gpu")
+    for name, folder in folders.items():
+        if name != "h1":
+            for each in folders["h1"].glob("*.*"):
+                (folder / each.name).write_bytes(each.read_bytes())
+        copy = folder / program.name
+        copy.write_bytes(program.read_bytes())
+        copy.chmod(0o755)
+        for each in folder.iterdir():
+            each.chmod(0o755)  # the lab's users inside read them
+    yield folders
+    hosts["h2"].run(f"rm -rf {shlex.quote(str(folders['h2']))}/*.log; true")
+
+
+@pytest.fixture
+def image(cloud: LabCloud, tmp_path: Path) -> Iterator[str]:
+    """``gpu-client``: an empty disk with a kernel and an initramfs of its own."""
+    found = kernel()
+    program = built_link() / link_build.PROGRAM
+    (tmp_path / "initramfs").write_bytes(initramfs(found, program))
+    (tmp_path / "disk").write_bytes(b"\0" * (1 << 20))
+    name = f"gpu-client-{uuid.uuid4().hex[:8]}"
+    images: list[str] = []
+
+    def upload(part: str, file: Path, kind: str, *properties: str) -> str:
+        options = [word for text in properties for word in ("--property", text)]
+        formats = ("--disk-format", kind, "--container-format", "bare" if kind == "raw" else kind)
+        words = ("image", "create", *formats, "--file", str(file), *options, f"{name}-{part}")
+        images.append(str(json.loads(cloud.openstack(*words, "-f", "json").stdout)["id"]))
+        return images[-1]
+
+    try:
+        parts = {
+            "kernel_id": upload("kernel", found.image, "aki"),
+            "ramdisk_id": upload("initramfs", tmp_path / "initramfs", "ari"),
+            "os_command_line": COMMAND_LINE,
+        }
+        yield upload(
+            "disk", tmp_path / "disk", "raw", *(f"{key}={value}" for key, value in parts.items())
+        )
+    finally:
+        cloud.openstack("image", "delete", *images, check=False)
+
+
+def test_a_server_computes_on_another_hosts_lease_over_vsock(
+    cloud: LabCloud, image: str, road: dict[str, Path]
+) -> None:
+    h1, h2 = cloud.hosts["h1"], cloud.hosts["h2"]
+    h1.run("modprobe vhost_vsock")
+    server = cloud.boot(cloud.flavor({}, ram=384), "--availability-zone", "nova:h1", image=image)
+
+    def console() -> str:
+        return str(cloud.openstack("console", "log", "show", server.id, check=False).stdout)
+
+    eventually("the guest runs", lambda: "RGPU-UP" in console(), PATIENCE_S, 10, console)
+    program = link_build.PROGRAM
+    address = h2.emulated.peer_address
+    doing = ""
+    try:
+        gateway = lab_lease(h2, "serve", road["h2"], road["h2"] / program, address)
+        doing = lab_lease(
+            h1, "lead", road["h1"], road["h1"] / program, server.id, gateway, background=True
+        )
+        done = f"RGPU-OK {ANSWERS}"
+        eventually(
+            "the guest has its answers",
+            lambda: done in console(),
+            PATIENCE_S,
+            10,
+            lambda: (console()[-2000:], h1.run(f"cat {road['h1']}/lead.log")[-2000:]),
+        )
+        assert "RGPU-WRONG" not in console()
+    finally:
+        if doing:
+            h1.run(f"kill -- -{doing}; true")
+        lab_lease(h2, "end", road["h2"])
