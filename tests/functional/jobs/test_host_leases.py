@@ -374,7 +374,7 @@ def test_hosts_of_a_lease_of_another_release_learn_nothing_and_go_on(service, st
         assert service.ask(host).status_code == 503
     assert service.report("g1").status_code == 503
     assert service.hosts.all()["g1"].seen_at >= seen_at
-    assert service.ask("c2").json == {"serves": [], "ends": [], "attaches": []}
+    assert not any(service.ask("c2").json.values())
     store(**known)
     assert service.attaches("c1") == [(lease.uuid, 1)]
 
