@@ -3,9 +3,11 @@
 
 import random
 import uuid
+from dataclasses import replace
 
 import pytest
 
+from host_agent.remote_gpu.answer import kept_answer, read_answer
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.leases import LIVING
 from nova_numa_ext.orchestrator.store.recovery import Recovery
@@ -13,6 +15,7 @@ from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from placement_traits.claims import Claim
 from placement_traits.names import LEASE_CONSUMER, REMOTE_GPU_MEMORY_MB, REMOTE_GPU_SHARE
+from placement_traits.plain import Value
 from tests.support.jobs_database import backed_up, restored
 from tests.support.lease_service import ASKED, ENGINE, SERVER, LeaseService
 
@@ -35,11 +38,16 @@ class Restored(LeaseService):
 
     def restore(self, backup):
         """Let the database be as it was, hosts have asked for the last time, and an operator says so."""
-        for host in HOSTS:
-            self.answers[host] = self.ask(host).json
+        self.keep()
         restored(self.database, backup)
         self.start()
         Recovery(self.database).begin("restored")
+
+    def keep(self):
+        """Hosts ask, and keep what they are told as agents keep it for a service that has lost its leases."""
+        for host in HOSTS:
+            answer = read_answer(Value(self.ask(host).json, "the answer"))
+            self.answers[host] = kept_answer(replace(answer, sends=(), receives=()))
 
     def turn(self, *hosts):
         """Hosts do what they were last asked, and report it where the service says nothing."""
@@ -262,10 +270,9 @@ def test_a_lease_of_another_release_is_left_alone_with_its_claim(service, capsys
     backup = backed_up(service.database)
     (row,) = backup[tables.lease]
     row["asked"] = {"level": "tin"}
-    answers = {host: service.ask(host).json for host in HOSTS}
+    service.keep()
     restored(service.database, backup)
     Recovery(service.database).begin("restored")
-    service.answers = answers
     service.turn()
     service.recover()
     assert f"LEAVE  lease  {lease.uuid}" in capsys.readouterr().out
