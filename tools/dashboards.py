@@ -560,6 +560,18 @@ JOBS: Final = Dashboard(
             "Leases that went to another GPU in an hour",
             {"max(numa_ext_jobs_leases_moved_lately)": "moved"},
         ),
+        Panel(
+            "GPUs that leases keep busy, by host",
+            {"max by (host) (numa_ext_jobs_pool_busy_gpus)": "{{host}}"},
+        ),
+        Panel(
+            "GPU memory that leases hold, by host, MiB",
+            {"max by (host) (numa_ext_jobs_pool_memory_mib)": "{{host}}"},
+        ),
+        Panel(
+            "Over the links of leases, by host, MB/s",
+            {"max by (host) (numa_ext_jobs_pool_link_mbps)": "{{host}}"},
+        ),
     ),
     {},
 )

@@ -95,6 +95,10 @@ class GpuHost:
         """Return the part of the time in which leases kept their GPUs busy, of those of which it is known."""
         return self._processes.used()
 
+    def link_mbps(self) -> dict[str, float]:
+        """Return what has gone over the link for leases, megabytes a second, of those of which it is known."""
+        return self._processes.link_mbps()
+
     def _served(self, asked: ServedLease, gateway: Gateway) -> tuple[int, str]:
         """Have a lease served at its epoch; return that and where.
 

@@ -22,6 +22,7 @@ from placement_traits.errors import ServiceUnavailableError
 
 _BACKLOG: Final = 128
 _STARTS_S: Final = 5.0
+_REPORTED: Final = ("epoch", "bytes", "trouble", "session")
 _MOST_LINE_BYTES: Final = 256 << 20  # a session that is handed over: 32 streams, 2 MiB each way
 
 
@@ -67,15 +68,13 @@ class LinkClients:
         """See :class:`~host_agent.remote_gpu.clients.Clients`; of who is not meant no byte counts when it returns.
 
         :param asked: ``epoch``, ``client`` and ``mbps``, or ``pki``, ``freeze`` or ``thaw``, or neither
-        :returns: ``epoch``; ``pki``, digest of the certificates that count; ``trouble``, why others do not;
-            ``session``, what another gateway needs to go on after ``freeze``
+        :returns: ``epoch``; ``bytes`` that came from the server and went to it; ``pki``, digest of the certificates that
+            count; ``trouble``, why others do not; ``session``, what another gateway needs to go on after ``freeze``
         """
         answer = await self._asked(asked)
         if "pki" in asked and "trouble" not in answer:
             self._counts = digest(asked["pki"])
-        reported = {
-            name: answer[name] for name in ("epoch", "trouble", "session") if name in answer
-        }
+        reported = {name: answer[name] for name in _REPORTED if name in answer}
         return reported | {"pki": self._counts}
 
     async def cut(self) -> None:

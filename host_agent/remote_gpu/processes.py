@@ -45,6 +45,7 @@ _HANGS_S: Final = 15.0  # without an answer
 _STARTS_S: Final = STARTS_S + 5.0  # its server, and itself
 _RESTORES_S: Final = 120.0  # so much memory
 _LOOK_S: Final = 0.02
+_BYTES_PER_MB: Final = 1_000_000
 _SUFFIX: Final = ".sock"
 _OF_PROCESSES: Final = frozenset({_SUFFIX, groups.SUFFIX})
 
@@ -149,6 +150,7 @@ class LeaseProcesses:
         self._groups = groups
         self._certificates = certificates
         self._meter = meter or UseMeter()
+        self._link_meter = self._meter.of_link()
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._silent_since_s: dict[str, float] = {}
         self._reported: dict[str, tuple[str, str]] = {}
@@ -162,6 +164,10 @@ class LeaseProcesses:
     def used(self) -> dict[str, float]:
         """Return the part of the time in which leases kept their GPUs busy, of those of which it is known."""
         return self._meter.shares()
+
+    def link_mbps(self) -> dict[str, float]:
+        """Return what has gone over the link for leases, megabytes a second, of those of which it is known."""
+        return self._link_meter.shares()
 
     def start(self, asked: ServedLease) -> None:
         """Start a process for a lease where none runs; it serves no epoch yet.
@@ -261,6 +267,8 @@ class LeaseProcesses:
             self._end_rest(lease)
             raise LeaseProcessGoneError(lease, epoch)
         self._meter.note(lease, found.get("busy_s"))
+        moved = found.get("bytes")
+        self._link_meter.note(lease, None if moved is None else moved / _BYTES_PER_MB)
         return int(found["epoch"]), str(found["address"])
 
     def _handed(
@@ -404,6 +412,7 @@ class LeaseProcesses:
         self._await_lock(lease)
         self._silent_since_s.pop(lease, None)
         self._meter.forget(lease)
+        self._link_meter.forget(lease)
 
     def _await_lock(self, lease: str) -> None:
         lock = self._kept(lease, ".lock")

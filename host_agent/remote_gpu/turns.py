@@ -166,7 +166,13 @@ class LeaseTurns:
         host = self._gpu_host
         serves, ended = host.obey(self.answer)
         return LeaseReport(
-            serves, ended, self._running(), host.used(), host.moving, can_move=host.can_move
+            serves,
+            ended,
+            self._running(),
+            host.used(),
+            host.moving,
+            can_move=host.can_move,
+            link_mbps=host.link_mbps(),
         )
 
     def _running(self) -> RunningServers | None:

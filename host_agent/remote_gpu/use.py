@@ -6,6 +6,7 @@ server. What is reported is their part of a window: of a lease that is served fo
 and a server that was started again counts from its start.
 """
 
+import math
 import threading
 import time
 from collections import deque
@@ -22,15 +23,23 @@ class UseMeter:
 
     :param window_s: seconds
     :param clock: monotonic seconds
+    :param most: a rate that is not exceeded, whatever is counted
     """
 
     def __init__(
-        self, window_s: float = WINDOW_S, clock: Callable[[], float] = time.monotonic
+        self,
+        window_s: float = WINDOW_S,
+        clock: Callable[[], float] = time.monotonic,
+        most: float = 1.0,
     ) -> None:
-        self._window_s, self._clock = window_s, clock
+        self._window_s, self._clock, self._most = window_s, clock, most
         self._samples: dict[str, deque[tuple[float, float]]] = {}
         self._shares: dict[str, float] = {}
         self._lock = threading.Lock()
+
+    def of_link(self) -> "UseMeter":
+        """Return one of the same window and clock for what goes over a link: megabytes are counted, with no bound."""
+        return UseMeter(self._window_s, self._clock, math.inf)
 
     def note(self, lease: str, busy_s: float | None) -> None:
         """Take note of what the transport counts now.
@@ -52,7 +61,7 @@ class UseMeter:
                 samples.popleft()
             since_s, before_s = samples[0]
             if now_s - since_s >= self._window_s:
-                self._shares[lease] = min((busy_s - before_s) / (now_s - since_s), 1.0)
+                self._shares[lease] = min((busy_s - before_s) / (now_s - since_s), self._most)
 
     def forget(self, lease: str) -> None:
         """Know nothing of a lease any more: it is not served."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from nova_numa_ext.metrics import BUCKETS, Sample
+from nova_numa_ext.orchestrator.store.stored_lease import PoolUse
 from nova_numa_ext.policy.jobs.job import JobKind
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
@@ -30,6 +31,9 @@ MEMBERS: Final = "numa_ext_jobs_scaling_members"
 LEASES: Final = "numa_ext_jobs_leases"
 LEASE_MEMORY: Final = "numa_ext_jobs_lease_memory_mib"
 LEASE_MOVES: Final = "numa_ext_jobs_leases_moved_lately"
+POOL_MEMORY: Final = "numa_ext_jobs_pool_memory_mib"
+POOL_BUSY: Final = "numa_ext_jobs_pool_busy_gpus"
+POOL_LINK: Final = "numa_ext_jobs_pool_link_mbps"
 
 _HOUR_S: Final = 3600.0
 
@@ -99,6 +103,27 @@ METRICS: Final[dict[str, MetricSpec]] = {
             "not answer.",
         ),
         MetricSpec(
+            POOL_MEMORY,
+            "gauge",
+            "GPU memory of a host that leases hold, MiB. The same for all engines; missing while the database does not "
+            "answer, and of hosts of which no lease holds anything.",
+            ("host",),
+        ),
+        MetricSpec(
+            POOL_BUSY,
+            "gauge",
+            "GPUs of a host that leases keep busy, as it reports: one that is busy half of the time is a half. Leases "
+            "of transports that cannot tell count as idle. Missing as numa_ext_jobs_pool_memory_mib.",
+            ("host",),
+        ),
+        MetricSpec(
+            POOL_LINK,
+            "gauge",
+            "What goes over the links of a host's leases, either way, MB/s, as it reports. Missing as "
+            "numa_ext_jobs_pool_memory_mib.",
+            ("host",),
+        ),
+        MetricSpec(
             LEASE_MOVES,
             "gauge",
             "Leases that went to another GPU in the last hour, for whatever reason. The same for all engines; missing "
@@ -136,6 +161,9 @@ class CountedLeases(Protocol):
 
     def held_mb(self) -> int:
         """Return the memory of GPUs that they hold, MiB."""
+
+    def pools(self) -> Mapping[str, PoolUse]:
+        """Return what they use of the GPUs of each host."""
 
     def moved_lately(self, seconds: float) -> int:
         """Return how many went to other GPUs in the last seconds."""
@@ -216,7 +244,7 @@ def _stored(jobs: Counted, groups: CountedGroups) -> Iterator[Sample]:
 def _leased(leases: CountedLeases) -> Iterator[Sample]:
     try:
         numbers, held_mb = leases.counts(), leases.held_mb()
-        moved = leases.moved_lately(_HOUR_S)
+        moved, pools = leases.moved_lately(_HOUR_S), leases.pools()
     except ServiceUnavailableError:
         return
     for state in LeaseState:
@@ -224,3 +252,7 @@ def _leased(leases: CountedLeases) -> Iterator[Sample]:
             yield METRICS[LEASES], (state.value,), numbers.get(state, 0)
     yield METRICS[LEASE_MEMORY], (), held_mb
     yield METRICS[LEASE_MOVES], (), moved
+    for host, use in sorted(pools.items()):
+        yield METRICS[POOL_MEMORY], (host,), use.memory_mb
+        yield METRICS[POOL_BUSY], (host,), use.busy
+        yield METRICS[POOL_LINK], (host,), use.link_mbps

@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -73,7 +74,8 @@ func addressOf(conn net.Conn) string {
 }
 
 // A gateway is the end of a lease's streams beside its server, in the server's namespace. What counts it learns from
-// who started it, one JSON object a line, each answered with {"epoch": E, "address": A, "ended": the server has}:
+// who started it, one JSON object a line, each answered with {"epoch": E, "address": A, "ended": the server has,
+// "bytes": that came from it and went to it}:
 //
 //	{"epoch": 3, "client": HOST, "mbps": N}   take doormen of HOST that show epoch 3; others are cut before the answer
 //	{"pki": {"ca": PEM, …}}                   let these certificates count; where they cannot, the answer has "trouble"
@@ -299,7 +301,10 @@ func (g *gateway) obey(lines io.Reader, answers io.Writer) error {
 		}
 		g.open()
 		g.mu.Lock()
-		state := map[string]any{"epoch": g.terms.Epoch, "address": g.listener.Addr().String(), "ended": !g.serving()}
+		state := map[string]any{
+			"epoch": g.terms.Epoch, "address": g.listener.Addr().String(), "ended": !g.serving(),
+			"bytes": atomic.LoadUint64(&g.session.moved),
+		}
 		g.mu.Unlock()
 		if trouble != "" {
 			state["trouble"] = trouble

@@ -116,6 +116,7 @@ type session struct {
 	accept    func(*stream) // gateway: connects a stream to the server
 	eof       func() bool   // gateway: whether the server is alive, of which a connection has ended
 	resumes   uint64        // atomic
+	moved     uint64        // bytes that came from connections and went to them; atomic
 }
 
 func newSession(id [idBytes]byte, guest bool) *session {
@@ -206,6 +207,7 @@ func (s *session) pump(st *stream) {
 			return
 		}
 		st.out.end += uint64(n)
+		atomic.AddUint64(&s.moved, uint64(n))
 		if s.frozen && errors.Is(err, os.ErrDeadlineExceeded) {
 			s.mu.Unlock()
 			return
@@ -402,6 +404,7 @@ func (s *session) drain(st *stream) {
 
 func (s *session) delivered(st *stream, n uint64) {
 	st.delivered += n
+	atomic.AddUint64(&s.moved, n)
 	if !st.ackDue && st.delivered-st.ackSent >= ackBytes {
 		st.ackDue = true
 		s.due.Broadcast()

@@ -352,7 +352,14 @@ HOST_REPORT: Final[Mapping[str, Any]] = {
                             "minimum": 0,
                             "maximum": 1,
                             "description": "part of the last minutes in which it kept its GPU busy, if that is known",
-                        }
+                        },
+                        "link_mbps": {
+                            "type": "number",
+                            "minimum": 0,
+                            "maximum": _MOST_AMOUNT,
+                            "description": "what has gone over its link in the last minutes, either way, MB/s, if that "
+                            "is known",
+                        },
                     },
                     address={
                         "type": "string",

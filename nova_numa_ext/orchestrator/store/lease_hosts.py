@@ -27,6 +27,7 @@ class LeaseHost:
     :param kept: the whole report, as the API has checked it, where the database recovers
     :param requests: for GPUs of other hosts, of flavors of its servers, as the API has checked them
     :param busy: lease -> part of the time in which it kept its GPU busy, by the word of the host
+    :param link_mbps: lease -> what goes over its link, megabytes a second, by the word of the host
     :param can_move: leases come to its GPUs, and leave them, with all that their processes have
     """
 
@@ -37,6 +38,7 @@ class LeaseHost:
     requests: tuple[Mapping[str, Any], ...] = ()
     busy: Mapping[str, float] = field(default_factory=dict)
     can_move: bool = False
+    link_mbps: Mapping[str, float] = field(default_factory=dict)
 
 
 class LeaseHosts:
@@ -57,6 +59,7 @@ class LeaseHosts:
         busy: Mapping[str, float] = MappingProxyType({}),
         *,
         can_move: bool = False,
+        link_mbps: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """Take note that a host has reported; where servers ask for other GPUs, or leases' come or go, wake the engine.
 
@@ -65,6 +68,7 @@ class LeaseHosts:
         :param requests: of its servers
         :param busy: by the leases that it serves
         :param can_move: as of :class:`LeaseHost`
+        :param link_mbps: as of :class:`LeaseHost`
         """
         there = self.read(host)
         if servers is None:
@@ -83,6 +87,7 @@ class LeaseHosts:
             "requests": list(requests) or None,
             "busy": dict(busy) or None,
             "can_move": can_move,
+            "link_mbps": dict(link_mbps) or None,
         }
         mine = tables.lease_host.c.host == host
         before = there.servers if there is not None else frozenset()
@@ -126,6 +131,7 @@ class LeaseHosts:
                 tuple(row.requests or ()),
                 row.busy or {},
                 bool(row.can_move),
+                row.link_mbps or {},
             )
             for row in rows
         }

@@ -43,6 +43,7 @@ from nova_numa_ext.orchestrator.store.stored_lease import (
     LeaseChoice,
     LeaseSpec,
     LeaseTransfer,
+    PoolUse,
     StoredLease,
 )
 from nova_numa_ext.orchestrator.store.tables import Now
@@ -253,6 +254,25 @@ class Leases:
         columns = tables.lease.c
         query = select(columns.asked).where(columns.claimed, columns.state != LeaseState.GONE)
         return sum(int(row.asked.get("memory_mb", 0)) for row in self._rows(query))
+
+    def pools(self) -> dict[str, PoolUse]:
+        """Return what leases use of the GPUs of each host of which some is held."""
+        columns, host = tables.lease.c, tables.lease_host.c
+        held = select(columns.uuid, columns.gpu_host, columns.asked).where(
+            columns.claimed, columns.state != LeaseState.GONE, columns.gpu_host != ""
+        )
+        reported = {
+            row.host: (row.busy or {}, row.link_mbps or {})
+            for row in self._rows(select(host.host, host.busy, host.link_mbps))
+        }
+        found: dict[str, PoolUse] = {}
+        for row in self._rows(held):
+            busy, link = reported.get(row.gpu_host, ({}, {}))
+            one = PoolUse(
+                int(row.asked.get("memory_mb", 0)), busy.get(row.uuid, 0.0), link.get(row.uuid, 0.0)
+            )
+            found[row.gpu_host] = found.get(row.gpu_host, PoolUse()).plus(one)
+        return found
 
     def choose(
         self, members: Sequence[StoredLease], choices: Sequence[LeaseChoice], actor: Actor

@@ -176,6 +176,7 @@ lease_host: Final = Table(
     Column("requests", JSON(none_as_null=True)),
     Column("busy", JSON(none_as_null=True)),
     Column("can_move", Boolean),
+    Column("link_mbps", JSON(none_as_null=True)),
     mysql_engine="InnoDB",
 )
 

@@ -152,6 +152,8 @@ def way(request):
 def test_a_program_in_a_guest_reaches_the_server_of_its_lease(way):
     client = way.attached()
     assert echo(client, b"hello\n" * 50_000) == b"hello\n" * 50_000
+    both_ways = 2 * len(b"hello\n" * 50_000)
+    until(lambda: way.processes._ask(LEASE, {})["bytes"] == both_ways, ANSWERS_S)
     until((way.folder / "env").exists, ANSWERS_S)
     assert (way.folder / "env").read_text() == f"FAKE_GPUS=127.0.0.1:{way.port}\n"
     host, _, port = way.serve().rpartition(":")

@@ -10,6 +10,7 @@ from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.jobs import Jobs
 from nova_numa_ext.orchestrator.store.leader import Election
+from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHosts
 from nova_numa_ext.orchestrator.store.leases import LIVING, Leases
 from nova_numa_ext.orchestrator.store.scaling import Act, ScalingGroups, ScalingSource
 from nova_numa_ext.orchestrator.store.stored_lease import LeaseChoice, LeaseTransfer
@@ -46,6 +47,9 @@ class NoLeases:
 
     def held_mb(self):
         return 0
+
+    def pools(self):
+        return {}
 
     def moved_lately(self, _seconds):
         return 0
@@ -199,6 +203,29 @@ def test_leases_are_counted_by_state_with_what_they_hold_and_their_moves(databas
     assert set(states.values()) == {0, 1}
     assert found["numa_ext_jobs_lease_memory_mib"] == 2 * ASKED.memory_mb
     assert found["numa_ext_jobs_leases_moved_lately"] == 1
+
+
+def test_what_leases_use_of_each_pool_is_what_its_own_host_reports(database):
+    """One lease of g1, two of g2; g1 says something of one of g2, too, which does not count."""
+    leases, hosts, engine = Leases(database), LeaseHosts(database), Actor("e")
+    uuids = []
+    for host in ("g1", "g2", "g2"):
+        made = leases.create("project-1", "user-1", ASKED)
+        (chosen,) = leases.choose([made], [LeaseChoice(host, "gpu", {"gpu": {"x": 1}})], engine)
+        uuids.append(leases.hold(chosen, engine).uuid)
+    first, second, third = uuids
+    hosts.report("g1", [], busy={first: 0.25, third: 1.0}, link_mbps={first: 3.5})
+    hosts.report("g2", [], busy={second: 0.5, third: 0.25})
+    found = scraped(EngineMetrics(), Jobs(database), leases=leases)
+    pools = {
+        host: tuple(
+            found[f'numa_ext_jobs_pool_{name}{{host="{host}"}}']
+            for name in ("memory_mib", "busy_gpus", "link_mbps")
+        )
+        for host in ("g1", "g2")
+    }
+    memory = ASKED.memory_mb
+    assert pools == {"g1": (memory, 0.25, 3.5), "g2": (2 * memory, 0.75, 0.0)}
 
 
 def served(lease):

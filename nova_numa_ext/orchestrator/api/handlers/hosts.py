@@ -50,6 +50,9 @@ class HostHandlers:
             report.get("requests", ()),
             busy,
             can_move=report.get("can_move", False),
+            link_mbps={
+                each["id"]: each["link_mbps"] for each in report["serves"] if "link_mbps" in each
+            },
         )
         moves = {each["id"]: each for each in report.get("moves", ())}
         for read in self._leases_of(host):

@@ -52,3 +52,14 @@ def test_what_a_transport_cannot_tell_any_more_and_what_has_ended_is_not_known()
 def test_more_than_all_of_the_time_is_all_of_it() -> None:
     """As of a server with several threads, each on a core."""
     assert Metered().notes(*(n * 8.0 for n in range(20))) == {"lease": 1.0}
+
+
+def test_what_goes_over_a_link_is_counted_over_the_same_window_and_without_a_bound() -> None:
+    metered = Metered()
+    link = metered.meter.of_link()
+    for number in range(30):
+        metered.now_s += 2.0
+        link.note("lease", number * 100.0)
+    assert link.shares() == {"lease": 50.0}
+    link.note("lease", None)
+    assert link.shares() == {}
