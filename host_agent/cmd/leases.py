@@ -182,6 +182,7 @@ def _processes(
         LeaseBounds(options.tasks_per_lease, options.folder_mb_per_lease),
         None if tools is None else tools.criu,
         NOTHING_AROUND if tools is None else tools.around,
+        bool(options.gpus) and transport_of(options).capabilities().enforced,
     )
     meter = UseMeter(options.use_window_s)
     return LeaseProcesses(run, command, apart(options, run), by, meter)

@@ -396,6 +396,11 @@ def _serve(given: argparse.Namespace) -> int:
     if given.group is not None:
         groups.enter(given.group)
     transport = Transports(given.transports).named(given.transport)
+    if given.enforced and not transport.capabilities().enforced:
+        raise ServiceUnavailableError(
+            f"Transport {transport.name} keeps no lease to its memory, as it did when this host began to lend; what is "
+            "missing has to be installed again, or numa-host-agent-leases restarted."
+        )
     # One that a supervisor started before it died may still be on its way, or a server of one that was killed.
     lock = _alone(given.control.with_suffix(".lock"))
     folder = given.control.with_suffix(".files")
@@ -454,6 +459,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--images", type=int)
     parser.add_argument("--around", type=Path, action="append", default=[])
     parser.add_argument("--resume", type=json.loads, default=())
+    parser.add_argument("--enforced", action="store_true")
     given = parser.parse_args(arguments)
     try:
         return _serve(given)

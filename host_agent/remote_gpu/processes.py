@@ -78,6 +78,7 @@ class LeaseCommand:
     :param bounds: of each lease
     :param criu: program by which leases that are kept apart move with all that they have; None: they do not
     :param around: what is run beside that
+    :param enforced: this host publishes that leases are kept to their memory: none is served where that is so no more
     """
 
     transport: str
@@ -89,6 +90,7 @@ class LeaseCommand:
     bounds: LeaseBounds = field(default_factory=LeaseBounds)
     criu: Path | None = None
     around: Around = NOTHING_AROUND
+    enforced: bool = False
 
     def __call__(self, lease: ServedLease, control: Path) -> list[str]:
         """Return it for one lease.
@@ -109,6 +111,7 @@ class LeaseCommand:
             *(() if self.criu is None else ("--criu", str(self.criu.absolute()))),
             *(f"--around={each}" for each in self.around.programs),
             *(("--resume", json.dumps(self.around.resume)) if self.around.resume else ()),
+            *(("--enforced",) if self.enforced else ()),
         ]
 
 

@@ -164,6 +164,13 @@ def test_a_gpu_that_is_not_lent_is_not_served(gpus):
         gpus.processes.start(served("lease-1", gpu="other"))
 
 
+def test_no_lease_is_served_without_the_slices_that_its_host_has_published(folder, capfd):
+    enforced = LeaseCommand("fake", folder, "127.0.0.1", {"gpu-uuid": "GPU-8f"}, enforced=True)
+    with pytest.raises(ServiceUnavailableError, match="does not start"):
+        LeaseProcesses(folder / "run", enforced).start(served("lease-1"))
+    assert "Transport fake keeps no lease to its memory" in capfd.readouterr().err
+
+
 def test_a_killed_server_cuts_its_clients_and_is_started_again(folder):
     declare(folder, "mine", SCRIPT)
     gpus = GpuHostProcesses(folder, "mine")
