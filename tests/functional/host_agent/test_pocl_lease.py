@@ -20,7 +20,7 @@ import pytest
 from host_agent.remote_gpu.doors import Doors, GuestDomain
 from host_agent.remote_gpu.processes import LeaseProcessGoneError
 from tests.functional.host_agent.test_lease_link import ANSWERS_S, CID, LEASE, SERVER, LeaseRoad
-from tests.support.built_pocl import cached_pocl
+from tests.support.built_pocl import built_pocl, cached_pocl
 from tests.support.pocl_server import FAILED, HANGS_S, transport, write_pocl
 from tests.support.polling import until
 
@@ -87,13 +87,12 @@ class PoclRoad(LeaseRoad):
 @pytest.fixture
 def road(request):
     with tempfile.TemporaryDirectory() as short, ExitStack() as processes:
-        apart = getattr(request, "param", True)
-        found = PoclRoad(Path(short), processes, cached_pocl(), apart=apart)
+        pocl = built_pocl() if request.node.get_closest_marker("long") else cached_pocl()
+        found = PoclRoad(Path(short), processes, pocl, apart=True)
         processes.callback(lambda: found.processes.end(LEASE))
         yield found
 
 
-@pytest.mark.parametrize("road", [False, True], ids=["together", "apart"], indirect=True)
 def test_a_program_in_a_guest_computes_on_a_device_of_another_host(road):
     """F-002-43, 48: from the start of the lease's process to where a program of the guest can connect."""
     begun_s = time.monotonic()
@@ -113,6 +112,7 @@ def test_no_more_than_its_slice_is_given_over_the_link(road):
     assert road.says("-a", 100 << 20, "-n", 6) == {"taken": 5, "error": -5}
 
 
+@pytest.mark.long
 def test_how_busy_a_lease_keeps_its_device_is_reported(road):
     road.attach(road.serve())
     road.open()
@@ -139,6 +139,7 @@ def test_a_dead_server_is_an_error_in_the_guest_and_the_next_epoch_computes(road
     assert road.says("-t", 0.2)["rounds"] > 0
 
 
+@pytest.mark.long
 def test_a_job_goes_on_at_a_newer_epoch_with_all_its_numbers_right(road):
     """Its server and its state stay where they are; all links are cut, and come up again at the new epoch."""
     address = road.serve()
