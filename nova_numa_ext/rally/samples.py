@@ -20,6 +20,7 @@ class Topic(StrEnum):
     OBJECTIVE = "Readings of the 99th percentile above its objective"
     SCALED = "Loads at which an elastic group does not come to its size"
     SCALING_LIMITS = "Looks at an elastic group outside its limits"
+    SHARING = "Groups that share uplinks with another one"
 
 
 LOOKED_AT = "looked at"

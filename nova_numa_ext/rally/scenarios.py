@@ -4,6 +4,7 @@
 import random
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,12 +20,14 @@ from nova_numa_ext.cli.fleet import what_if
 from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.gpu.graph import GpuGraph
-from nova_numa_ext.rally import agreement, samples
+from nova_numa_ext.policy.network.pairs import PlacedGroup
+from nova_numa_ext.rally import agreement, group_checks, samples
 from nova_numa_ext.rally.agreement import Facts, HeldAmounts
 from nova_numa_ext.rally.asking import ask
 from nova_numa_ext.rally.cloud_checks import COMMAND_S, CloudChecks
 from nova_numa_ext.rally.elastic_checks import ElasticChecks, networks, of_group
 from nova_numa_ext.rally.figures import WHAT_IF
+from nova_numa_ext.rally.group_checks import SharingFindings
 from nova_numa_ext.rally.samples import Topic
 from nova_numa_ext.rally.servers import NumaScenario
 from placement_traits.request import parse
@@ -364,6 +367,42 @@ class FollowLoad(NumaScenario):
         self.add_output(additive=samples.chart(Topic.ORPHANS, len(loads), len(strays)))
         self._add_text("What is wrong", checks.found.sentences())
         self._add_text("Servers in the group that are not its user's nor the service's", strays)
+
+
+@_of_servers(name="NumaExt.place_groups")
+class PlaceGroups(NumaScenario):
+    """Groups are on a fabric at the same time: who shares uplinks with whom (F-003-40)."""
+
+    def run(
+        self,
+        image: Any,
+        flavor: str,
+        groups: list[int],
+        topology: str,
+        server: dict[str, Any] | None = None,
+    ) -> None:
+        """Place groups one after the other, look where they are when all are there, delete them.
+
+        :param image: image of the servers
+        :param flavor: name of their flavor, which has a key for groups
+        :param groups: how many servers each has
+        :param topology: command that prints the nodes above the servers of a {group}, the leaf first
+        :param server: more arguments of each server's creation, such as nics
+        """
+        there: list[PlacedGroup] = []
+        with self._servers(server), ExitStack() as stack:
+            for number, size in enumerate(groups):
+                group = stack.enter_context(self._server_group("anti-affinity"))
+                asked = time.monotonic()
+                with atomic.ActionTimer(self, "numa_ext.place_group"):
+                    self.boot_together(image, flavor, size)
+                whole = time.monotonic()
+                rows = ask(topology, COMMAND_S, group=group)
+                there.append(group_checks.placed(f"group {number}", rows, asked, whole))
+            found = SharingFindings.of(there)
+        self.add_output(additive=found.chart())
+        self._add_table("Groups on the fabric", group_checks.COLUMNS, found.rows())
+        self._add_text("Sharing", [found.sentence()])
 
 
 @_of_servers(name="NumaExt.measure_guests")

@@ -66,7 +66,24 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
 
         :param flavor: name
         """
-        server = self._create(self.generate_random_name(), image, self._flavor(flavor))
+        return self._active(self._create(self.generate_random_name(), image, self._flavor(flavor)))
+
+    def boot_together(self, image: Any, flavor: str, count: int) -> None:
+        """Boot several servers with one request, and wait until all are ACTIVE.
+
+        :param flavor: name
+        """
+        name = self.generate_random_name()
+        many = {"min_count": count, "max_count": count} if count > 1 else {}
+        try:
+            self._create(name, image, self._flavor(flavor), **many)
+        finally:
+            booted = self._named(name) if many else self.made[-1:]
+        for each in booted:
+            self._active(each)
+
+    def _active(self, server: Any) -> Any:
+        """Wait until a server is ACTIVE."""
         return utils.wait_for_status(
             server,
             ready_statuses=["ACTIVE"],
@@ -74,6 +91,13 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
             timeout=CONF.openstack.nova_server_boot_timeout,
             check_interval=CONF.openstack.nova_server_boot_poll_interval,
         )
+
+    def _named(self, name: str) -> list[Any]:
+        """Return the servers of one request, and have them deleted in the end."""
+        known = {server.id for server in self.made}
+        listed: list[Any] = self._nova.servers.list(search_opts={"name": f"^{name}"})
+        self.made += [each for each in listed if each.id not in known]
+        return listed
 
     def _create(self, name: str, image: Any, size: Any, **more: int) -> Any:
         """Request servers of a flavor; returns the first."""
@@ -93,9 +117,8 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
                 self._create(name, image, size, **many)
                 cloud.wait_for_consumers(project, before + count, within_s)
         finally:
-            known = {server.id for server in self.made}
-            listed = self._nova.servers.list(search_opts={"name": f"^{name}"}) if many else []
-            self.made += [each for each in listed if each.id not in known]
+            if many:
+                self._named(name)
         self.delete(*self.made)
 
     def delete(self, *servers: Any) -> None:
@@ -114,10 +137,13 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
         self.made = [each for each in self.made if each.id not in gone]
 
     @contextmanager
-    def _server_group(self) -> Iterator[str]:
-        """Yield the uuid of a server group; in the end it is deleted with all that is in it."""
+    def _server_group(self, policy: str = "soft-anti-affinity") -> Iterator[str]:
+        """Yield the uuid of a server group; in the end it is deleted with all that is in it.
+
+        Servers that are requested from here on are in it, until there is another one.
+        """
         groups = self._nova.server_groups
-        group = str(groups.create(self.generate_random_name(), "soft-anti-affinity").id)
+        group = str(groups.create(self.generate_random_name(), policy).id)
         self._server["scheduler_hints"] = {"group": group}
         try:
             yield group

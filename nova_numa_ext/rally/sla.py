@@ -130,6 +130,13 @@ class GroupsKeepTheirLimits(_Faults):
     TOPIC = Topic.SCALING_LIMITS
 
 
+@sla.configure(name="numa_ext_sharing")
+class GroupsKeepApart(_Faults):
+    """Most groups that may share uplinks with another one; at_least counts groups."""
+
+    TOPIC = Topic.SHARING
+
+
 @sla.configure(name="numa_ext_objective")
 class ObjectiveIsMet(_Limited[ShareLimit]):
     """Least share of readings in which the 99th percentile is within its objective."""

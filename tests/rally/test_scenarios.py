@@ -440,3 +440,62 @@ def test_each_fault_of_an_elastic_group_is_red_for_its_sla_only(
         setattr(elastic, name, value)
     within_s = 0.1 if red != "numa_ext_scaled" else 0.0
     assert followed(within_s=within_s) == dict.fromkeys(SCALED, True) | {red: False}
+
+
+WHERE = {
+    "g0": [("l0", "p0"), ("l1", "p0")],
+    "g1": [("l1", "p0"), ("l2", "p0"), ("l3", "p1")],
+    "g2": [("l1", "p0")],
+}
+
+
+@pytest.fixture
+def fabric(cloud: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A nova with server groups, whose servers hang where a test says; returns the groups that have ended."""
+    nova, names, ended = cloud.nova, itertools.count(), list[str]()
+    nova._uuids = map(str, itertools.count())
+    monkeypatch.setattr(
+        servers.NumaScenario, "generate_random_name", lambda self: f"rally{next(names)}"
+    )
+    made: list[str] = []
+
+    def create(name: str, policy: str) -> SimpleNamespace:
+        assert policy == "anti-affinity"
+        made.append(f"g{len(made)}")
+        return SimpleNamespace(id=made[-1])
+
+    def get(group: str) -> SimpleNamespace:
+        asked = [each["scheduler_hints"]["group"] for each in nova.asked]
+        counts = [each.get("min_count", 1) for each in nova.asked]
+        first = sum(counts[: asked.index(group)])
+        own = map(str, range(first, first + counts[asked.index(group)]))
+        return SimpleNamespace(members=[uuid for uuid in own if uuid in nova.there])
+
+    def delete(group: str) -> None:
+        assert get(group).members == []
+        ended.append(group)
+
+    def ask(command: str, timeout_s: float, *, group: str) -> Any:
+        assert command == "topology {group}"
+        assert len(get(group).members) == len(WHERE[group]), "it is asked when all are there"
+        return [{"server": "s", "leaf": leaf, "pod": pod} for leaf, pod in WHERE[group]]
+
+    nova.server_groups = SimpleNamespace(create=create, get=get, delete=delete)
+    monkeypatch.setattr(scenarios, "ask", ask)
+    return ended
+
+
+@pytest.mark.parametrize(("most", "passes"), [(1, False), (2, True)])
+def test_f_003_40_groups_that_share_uplinks_are_counted(
+    fabric: list[str], most: int, passes: bool
+) -> None:
+    made = scenario(scenarios.PlaceGroups)
+    made.run(image="i", flavor="lc", groups=[2, 3, 1], topology="topology {group}")
+    assert sorted(fabric) == sorted(WHERE)
+    checker = SLAChecker({"sla": {"numa_ext_sharing": {"max": most, "at_least": 3}}})
+    checker.add_iteration({"output": made._output, "atomic_actions": []})
+    assert [result["success"] for result in checker.results()] == [passes]
+    table, text = made._output["complete"]
+    assert [row[-1] for row in table["data"]["rows"]] == ["group 1", "group 0", "-"]
+    assert text["data"][0].startswith("2 of 3 groups share uplinks")
+    assert [action["name"] for action in made.atomic_actions()].count("numa_ext.place_group") == 3
