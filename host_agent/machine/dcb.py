@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an adapter does with classes of traffic by itself (Data Center Bridging), as the kernel says it by ``dcb``.
 
-Read only: it is for those who run the network to decide, often by LLDP on the switch. No option or command here changes it.
+Read only: it is for those who run the network to decide, often by LLDP on the switch. No option or command here
+changes it.
 """
 
 import json
