@@ -176,6 +176,14 @@ class EngineOptions(Section):
         change="leases that move to a shared GPU get too slow (lower)",
         leave="they do not",
     )
+    remote_gpu_scavenging: Rebalancing = option(
+        Rebalancing.OFF,
+        "Whether leases of the service level ``scavenger`` give their GPUs up where one of a higher level waits and no "
+        "moves make room for it. What they had in the GPU is lost; they are asked for again, and come back when there "
+        "is room. ``off``: never; ``observe``: the lease that waits says how many would; ``enforce``: they do.",
+        change="scavengers are to have what others leave, and no more (observe first)",
+        leave="a lease of any level is to stay until it is released",
+    )
     remote_gpu_flavors: FlavorSource = option(
         FlavorSource.HOSTS,
         "Who says what flavors of servers ask of remote GPUs. ``hosts``: the host that a server is on, of which an "

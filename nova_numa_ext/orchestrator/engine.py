@@ -525,6 +525,7 @@ def _lease_rounds(
             options.remote_gpu_by_use,
             options.remote_gpu_cold,
             options.remote_gpu_speeds,
+            options.remote_gpu_scavenging,
         ),
     )
     return LeaseRounds(stored, services.claims, services.pools, reported, rules)

@@ -9,6 +9,10 @@ All moves of a plan are stored in one transaction, each with the gang for which 
 the room that it is to have. By these rows, whichever process reads them, that room is no one else's
 (:func:`nova_numa_ext.policy.remote_gpu.lease_plan.plan`). It is kept until the gang has GPUs, there or elsewhere. Where
 no move is under way any more and the gang still waits, as when one was refused, it is kept no longer.
+
+Where that is asked for and no moves make room, scavengers are released and asked for again, in one transaction; while
+they wait for their hosts to end them, no other one gives way. What they leave is had in the order of those that wait,
+of which they are the last (:mod:`.lease_rounds`).
 """
 
 import logging
@@ -31,14 +35,19 @@ from nova_numa_ext.policy.remote_gpu.making_room import (
     SettledLease,
     movable_gpus,
     room_by_moves,
+    room_by_scavenging,
 )
 from placement_traits import pools
+from placement_traits.names import ServiceLevel
 from placement_traits.pools import Pool
 from placement_traits.reason import Reason
 
 _LOG: Final = logging.getLogger(__name__)
 
 MINUTE_S: Final = 60.0
+_GIVE_WAY: Final = frozenset(
+    {LeaseState.STARTING, LeaseState.READY, LeaseState.ATTACHED, LeaseState.DETACHED}
+)
 MOST_GANGS: Final = 4
 """Gangs that wait for which room is looked for in a round, the first ones in order."""
 
@@ -102,8 +111,9 @@ class LeaseRebalance:
             if gang in found.waits
         }
         # What those leave that move is not free yet, and may be all that is needed.
-        off = self._rules.mode is Rebalancing.OFF
-        if off or not found.waits or moving or kept_in_vain:
+        modes = (self._rules.mode, self._rules.scavenging)
+        off = all(each is Rebalancing.OFF for each in modes)
+        if off or not found.waits or moving or kept_in_vain or _giving_way(leases.values()):
             return RoomRound(said, kept_in_vain)
         there, promised = tuple(lent()), Counter[str]()
         for gang in waiting:
@@ -120,8 +130,38 @@ class LeaseRebalance:
             room = self._room(gang, found, there, [*settled(gang, now)], leases)
             if room is not None:
                 return self._begin(room, gang, members[gang.uuid], leases, actor)
+            if give := self._scavenged(gang, found, there, leases):
+                return self._give_way(give, gang, leases, actor)
         self._observed = None
         return RoomRound()
+
+    def _scavenged(
+        self,
+        gang: LeaseGang,
+        found: LeasePlan,
+        there: Sequence[Pool],
+        leases: Mapping[str, StoredLease],
+    ) -> tuple[str, ...]:
+        """Return the scavengers that make room for a gang if they give their GPUs up, none where they do not."""
+        if self._rules.scavenging is Rebalancing.OFF:
+            return ()
+        scavengers = [
+            SettledLease(each.uuid, each.gpu, each.amounts)
+            for each in leases.values()
+            if each.asked.level is ServiceLevel.SCAVENGER and each.claimed and each.move is None
+            if each.state in _GIVE_WAY
+        ]
+        others = {gpu for uuid, kept in found.kept.items() if uuid != gang.uuid for gpu in kept}
+        return room_by_scavenging(gang, there, scavengers, others=others)
+
+    def _give_way(
+        self, give: Sequence[str], gang: LeaseGang, leases: Mapping[str, StoredLease], actor: Actor
+    ) -> RoomRound:
+        if self._rules.scavenging is Rebalancing.OBSERVE:
+            return RoomRound({gang.uuid: Reason(LeaseTerm.ROOM_BY_SCAVENGERS, len(give))})
+        _LOG.info("these leases give way to gang %s: %s", gang.uuid, ", ".join(give))
+        self._leases.give_way([leases[uuid] for uuid in give], actor)
+        return RoomRound({gang.uuid: Reason(LeaseTerm.GIVE_WAY_TO_IT, len(give))})
 
     def _settled(
         self, living: Iterable[StoredLease], gpus: frozenset[str]
@@ -153,6 +193,8 @@ class LeaseRebalance:
         settled: Sequence[SettledLease],
         leases: Mapping[str, StoredLease],
     ) -> RoomForGang | None:
+        if self._rules.mode is Rebalancing.OFF:
+            return None
         others = {gpu for uuid, kept in found.kept.items() if uuid != gang.uuid for gpu in kept}
         return room_by_moves(
             gang,
@@ -189,6 +231,15 @@ class LeaseRebalance:
         waits = self._leases.make_room(moves, members, held, actor)
         said = Reason(LeaseTerm.MOVES_FOR_IT, len(moves))
         return RoomRound({room.gang: said}, {room.gang: waits})
+
+
+def _giving_way(living: Iterable[StoredLease]) -> bool:
+    """Return whether some lease is giving its GPU up: what it leaves may be all that is needed."""
+    return any(
+        each.state is LeaseState.RELEASING
+        and LeaseTerm.GIVES_WAY in {why.term for why in each.reasons}
+        for each in living
+    )
 
 
 def _beside(gang: LeaseGang, promised: Mapping[str, int]) -> LeaseGang:

@@ -57,13 +57,14 @@ from nova_numa_ext.policy.remote_gpu.choosing import Unmet
 from nova_numa_ext.policy.remote_gpu.lease_plan import LeaseGang, LeasePlan, plan
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
+from nova_numa_ext.policy.remote_gpu.making_room import Rebalancing
 from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
 from placement_traits import pools
 from placement_traits.claim_store import ClaimStore, ForeignConsumerError, NoRoomError
 from placement_traits.claims import Amounts, Claim, emptied
 from placement_traits.client import GenerationConflictError, PlacementError
 from placement_traits.errors import ConflictError, NumaExtError, ServiceUnavailableError
-from placement_traits.names import LEASE_CONSUMER, MOVE_CONSUMER
+from placement_traits.names import LEASE_CONSUMER, MOVE_CONSUMER, ServiceLevel
 from placement_traits.pools import ClientNic, Pool
 from placement_traits.reason import Reason
 
@@ -316,8 +317,14 @@ class LeaseRounds:
         at = self._leases.now()
         settings = self._rules.queue
         asked: list[LeaseGang] = []
+        # Who gives its GPU to higher levels waits behind them, too, or would have it back before they are given it.
+        behind = {
+            uuid: self._rules.rebalance.scavenging is Rebalancing.ENFORCE
+            and members[0].asked.level is ServiceLevel.SCAVENGER
+            for uuid, members in gangs.items()
+        }
         for uuid in sorted(
-            gangs, key=lambda uuid: rank(self._queued(gangs[uuid][0]), at, settings)
+            gangs, key=lambda uuid: (behind[uuid], rank(self._queued(gangs[uuid][0]), at, settings))
         ):
             with self._apart(uuid, trouble):
                 asked.append(self._gang(uuid, gangs[uuid]))

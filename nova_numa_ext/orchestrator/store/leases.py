@@ -530,7 +530,8 @@ class Leases:
             )
         released = leases.release(stored.lease)
         with self._changes() as connection:
-            fresh = _in_place_of(connection, stored, actor)
+            silent = Reason(LeaseTerm.IN_PLACE_OF, stored.uuid)
+            fresh = _in_place_of(connection, stored, actor, silent)
             why = (Reason(LeaseTerm.REPLACED, fresh.uuid),)
             change_row(connection, stored, released, actor, why)
             # After the writes: SQLite refuses a transaction that reads first where another has written since.
@@ -539,6 +540,20 @@ class Leases:
                     f"Lease {stored.uuid} is of job {stored.job}, which is cancelled: it is being released."
                 )
             return fresh
+
+    def give_way(self, scavengers: Sequence[StoredLease], actor: Actor) -> None:
+        """Release leases and ask for the same again, all or none; the new ones wait behind all others.
+
+        :raises LostRaceError: one has changed since it was read, or its job was cancelled
+        """
+        with self._changes() as connection:
+            for each in scavengers:
+                why = Reason(LeaseTerm.AGAIN, each.uuid)
+                fresh = _in_place_of(connection, each, actor, why)
+                reasons = (Reason(LeaseTerm.GIVES_WAY, ""), Reason(LeaseTerm.REPLACED, fresh.uuid))
+                change_row(connection, each, leases.release(each.lease), actor, reasons)
+                if _is_cancelled(connection, each):
+                    raise LostRaceError(f"Job {each.job} has been cancelled.")
 
     def write_off(self, stored: StoredLease, actor: Actor) -> StoredLease:
         """End a lease whose GPU's host is off, and ask for the same, both or none; return it.
@@ -562,7 +577,8 @@ class Leases:
                 again = not _is_cancelled(connection, stored)
         with self._changes() as connection:
             if again:
-                fresh = _in_place_of(connection, stored, actor)
+                silent = Reason(LeaseTerm.IN_PLACE_OF, stored.uuid)
+                fresh = _in_place_of(connection, stored, actor, silent)
                 why.append(Reason(LeaseTerm.REPLACED, fresh.uuid))
             change_row(connection, stored, leases.write_off(stored.lease), actor, why)
             if again and _is_cancelled(connection, stored):
@@ -703,8 +719,10 @@ def _is_cancelled(connection: Connection, stored: StoredLease) -> bool:
     return cancelled
 
 
-def _in_place_of(connection: Connection, stored: StoredLease, actor: Actor) -> StoredLease:
+def _in_place_of(
+    connection: Connection, stored: StoredLease, actor: Actor, why: Reason
+) -> StoredLease:
     """Ask for the same again, by a job of its own: it waits behind all that were asked for before it."""
-    owner, why = (stored.project, stored.user), Reason(LeaseTerm.IN_PLACE_OF, stored.uuid)
+    owner = (stored.project, stored.user)
     job = insert_attach(connection, owner, stored.server, stored.asked, why=why, actor=actor)
     return _waiting(connection, owner, stored.server, stored.asked, why=why, job=job)

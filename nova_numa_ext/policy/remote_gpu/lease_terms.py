@@ -43,6 +43,10 @@ class LeaseTerm(StrEnum):
     MOVES_FOR_IT = "moves_for_it"
     ROOM_BY_MOVES = "room_by_moves"
     BY_USE = "by_use"
+    GIVES_WAY = "gives_way"
+    GIVE_WAY_TO_IT = "give_way_to_it"
+    ROOM_BY_SCAVENGERS = "room_by_scavengers"
+    AGAIN = "again"
     REPLACED = "replaced"
     IN_PLACE_OF = "in_place_of"
     ADOPTED = "adopted"
@@ -77,6 +81,10 @@ LEASE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         LeaseTerm.MOVES_FOR_IT: "leases that go to other GPUs, to make room for it: {value}",
         LeaseTerm.ROOM_BY_MOVES: "leases that would make room for it if they went to other GPUs: {value}",
         LeaseTerm.BY_USE: "it goes to another GPU, by how busy or how fast GPUs are",
+        LeaseTerm.GIVES_WAY: "it gives its GPU up, to a lease of a higher service level that waits",
+        LeaseTerm.GIVE_WAY_TO_IT: "scavengers that give their GPUs up for it: {value}",
+        LeaseTerm.ROOM_BY_SCAVENGERS: "scavengers that would make room for it if they gave their GPUs up: {value}",
+        LeaseTerm.AGAIN: "asked for again in place of lease {value}, which gave its GPU up",
         LeaseTerm.REPLACED: "lease {value} was asked for in its place",
         LeaseTerm.IN_PLACE_OF: "asked for in place of lease {value}, whose GPU's host is silent",
         LeaseTerm.ADOPTED: "an older state of the service was restored: its server connects again",

@@ -9,6 +9,10 @@ For each GPU that a gang lacks, one is looked for off which a few leases can go,
 which the fewest have to go come first, then those off which the least memory goes. A lease may move whose owner allows
 it and whose GPU's transport loses nothing by it, once in a cool-down, and never for one that waits at a lower
 priority. It goes to a GPU that has room now, reached by its server, and none that is kept for leases that wait.
+
+*Scavenging* of Prades 2021, section 7.5.3.3: where no moves make room for a lease of a higher service level, leases of
+the level ``scavenger`` give theirs up, as few as may be and whatever their priority. They are asked for again, and come
+back when there is room.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -22,7 +26,12 @@ from nova_numa_ext.policy.remote_gpu.lease_claims import less
 from nova_numa_ext.policy.remote_gpu.lease_plan import LeaseGang, able_for, places
 from placement_traits import pools
 from placement_traits.claims import Amounts
-from placement_traits.names import MIGRATABLE, REMOTE_GPU_MEMORY_MB, REMOTE_GPU_SHARE
+from placement_traits.names import (
+    MIGRATABLE,
+    REMOTE_GPU_MEMORY_MB,
+    REMOTE_GPU_SHARE,
+    ServiceLevel,
+)
 from placement_traits.pools import Pool, PoolGpu
 
 MOST_GPUS: Final = 16
@@ -56,6 +65,7 @@ class RebalanceRules:
     :param by_use: by which policy, while none waits
     :param cold: part of the time in which a GPU is busy, below which *consolidate* empties it
     :param speeds: of models of GPUs relative to each other, by which *promote* knows the faster ones
+    :param scavenging: whether scavengers give their GPUs to leases of higher levels that wait
     """
 
     mode: Rebalancing = Rebalancing.OFF
@@ -64,6 +74,7 @@ class RebalanceRules:
     by_use: UsePolicy = UsePolicy.NONE
     cold: float = 0.5
     speeds: Mapping[str, float] = field(default_factory=dict)
+    scavenging: Rebalancing = Rebalancing.OFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +145,41 @@ def room_by_moves(
     return RoomForGang(gang.uuid, trial.moves, gpus) if trial.moves and gpus else None
 
 
+def room_by_scavenging(
+    gang: LeaseGang,
+    found: Sequence[Pool],
+    scavengers: Sequence[SettledLease],
+    *,
+    others: Collection[str],
+) -> tuple[str, ...]:
+    """Return which scavengers have to give their GPUs up so that a gang has all it needs, none where that does not do.
+
+    :param gang: that waits
+    :param found: all pools, with what is free
+    :param scavengers: leases of that level that hold something
+    :param others: GPUs that are kept for other gangs
+    """
+    if gang.part.level is ServiceLevel.SCAVENGER:
+        return ()
+    after, gone = tuple(found), list[SettledLease]()
+    for count in range(1, gang.count + 1):
+        part = replace(gang, count=count)
+        if places(after, part, others, _mbps_left(part)) is not None:
+            continue
+        left = [each for each in scavengers if each not in gone]
+        for some in _ways(part, after, left, others={*others}, most=len(left)):
+            without = after
+            for each in some:
+                without = pools.counted(without, each.amounts, released=True)
+            if places(without, part, others, _mbps_left(part)) is not None:
+                after = without
+                gone += some
+                break
+        else:
+            return ()
+    return tuple(each.uuid for each in gone)
+
+
 @dataclass(frozen=True, slots=True)
 class MovesTrial:
     """Moves that are being planned.
@@ -182,33 +228,47 @@ def _one_more(
     most: int,
 ) -> MovesTrial | None:
     """Return what is so when leases have gone off another GPU, such that a gang has one more; None where none can."""
-    of_gpus: dict[str, list[SettledLease]] = {}
-    for each in settled:
-        of_gpus.setdefault(each.gpu, []).append(each)
-    able = able_for(trial.after, gang) - others
-    rooms = {gpu.uuid: gpu for pool in trial.after for gpu in pool.gpus if gpu.uuid in able}
-    ways = sorted(
-        (
-            (len(leases), sum(_memory_mb(each) for each in leases), gpu, leases)
-            for gpu in rooms.keys() & of_gpus.keys()
-            for leases in _enough(rooms[gpu], of_gpus[gpu], gang, most)
-        ),
-        key=lambda way: way[:3],
-    )
-    looked_at: set[str] = set()
-    for _number, _mb, gpu, leases in ways:
-        looked_at.add(gpu)
-        if len(looked_at) > MOST_GPUS:
-            return None
+    for leases in _ways(gang, trial.after, settled, others=others, most=most):
         found: MovesTrial | None = trial
+        kept = others | trial.emptied | {leases[0].gpu}
         for each in leases:
             if found is not None:
-                found = found.with_move(each, asked(each.uuid), others | trial.emptied | {gpu})
+                found = found.with_move(each, asked(each.uuid), kept)
         if found is None:
             continue
         if places(found.after, gang, others, _mbps_left(gang)) is not None:
             return found
     return None
+
+
+def _ways(
+    gang: LeaseGang,
+    found: Sequence[Pool],
+    leases: Sequence[SettledLease],
+    *,
+    others: set[str],
+    most: int,
+) -> Iterator[tuple[SettledLease, ...]]:
+    """Yield leases of one GPU without which it has enough for one more of a gang, the fewest and smallest first."""
+    of_gpus: dict[str, list[SettledLease]] = {}
+    for each in leases:
+        of_gpus.setdefault(each.gpu, []).append(each)
+    able = able_for(found, gang) - others
+    rooms = {gpu.uuid: gpu for pool in found for gpu in pool.gpus if gpu.uuid in able}
+    ways = sorted(
+        (
+            (len(some), sum(_memory_mb(each) for each in some), gpu, some)
+            for gpu in rooms.keys() & of_gpus.keys()
+            for some in _enough(rooms[gpu], of_gpus[gpu], gang, most)
+        ),
+        key=lambda way: way[:3],
+    )
+    looked_at: set[str] = set()
+    for _number, _mb, gpu, some in ways:
+        looked_at.add(gpu)
+        if len(looked_at) > MOST_GPUS:
+            return
+        yield some
 
 
 def _enough(

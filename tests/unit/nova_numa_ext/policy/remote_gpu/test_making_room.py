@@ -15,6 +15,7 @@ from nova_numa_ext.policy.remote_gpu.making_room import (
     SettledLease,
     movable_gpus,
     room_by_moves,
+    room_by_scavenging,
 )
 from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
 from placement_traits import names, pools
@@ -25,6 +26,7 @@ from placement_traits.pools import ClientNic, Pool
 from tests.unit.nova_numa_ext.policy.remote_gpu.test_lease_plan import (
     HALF,
     OPENCL,
+    WHOLE,
     gang,
     gpus,
     pool,
@@ -282,3 +284,42 @@ def test_what_the_room_holds_of_a_clients_nic_nobody_else_is_promised() -> None:
     ]
     assert plan([other], free, None, {"whole": room}).waits["other"].term == "client_network"
     assert set(plan([whole, other], free, None, {"whole": room}).chosen) == {"whole"}
+
+
+SCAVENGER = GpuSlice(1000, ServiceLevel.SCAVENGER)
+
+
+def scavenged(fleet: Fleet, waits: LeaseGang, others: tuple[str, ...] = ()) -> tuple[str, ...]:
+    scavengers = [
+        each
+        for each in fleet.settled
+        if fleet.asked[each.uuid].part.level is ServiceLevel.SCAVENGER
+    ]
+    return room_by_scavenging(waits, fleet.pools, scavengers, others=others)
+
+
+def test_the_fewest_scavengers_give_way_to_a_higher_level_and_none_to_their_own() -> None:
+    """On GPUs whose transport can move nothing, too."""
+    fleet = Fleet(pool("g1"), pool("g2"))
+    for gpu in ("g1:a", "g1:a", "g2:a"):
+        fleet.lease(gpu, part=SCAVENGER)
+    assert scavenged(fleet, gang("gold", part=WHOLE)) == ("l2",)
+    assert scavenged(fleet, gang("gold", part=WHOLE), others=("g2:a",)) == ("l0", "l1")
+    assert scavenged(fleet, gang("gold", part=GpuSlice(8000, ServiceLevel.SCAVENGER))) == ()
+    assert scavenged(fleet, gang("both", count=2, part=WHOLE)) == ("l2", "l0", "l1")
+
+
+def test_no_scavenger_gives_way_in_vain() -> None:
+    """Where others keep the GPU full all the same, where the one that waits has room, or does not reach it."""
+    fleet = Fleet(pool("g1"))
+    fleet.lease("g1:a", part=SCAVENGER)
+    fleet.lease("g1:a")
+    assert scavenged(fleet, gang("gold", part=WHOLE)) == ()
+    assert scavenged(fleet, gang("small")) == (), "there is room"
+    fleet = Fleet(pool("g1", fabrics=("far",)))
+    fleet.lease("g1:a", part=SCAVENGER)
+    here = gang("gold", part=WHOLE, client="c1", fabrics=frozenset({"main"}))
+    assert scavenged(fleet, here) == ()
+    fleet = Fleet(pool("g1"))
+    fleet.lease("g1:a", part=SCAVENGER)
+    assert scavenged(fleet, gang("both", count=2, part=WHOLE)) == (), "a gang has all or none"
