@@ -15,9 +15,9 @@
     another state, chosen       the server stopped or moved meanwhile: one write takes everything back
 
 A lease is carried, with all that its process has, where both hosts report that they can; else the process starts empty
-at the destination, as it does where the one that was carried died on the way. A lease whose source is silent stays
-MOVING, as one that is lost, until that reports or an operator says that it is off: only that host knows whether the
-process has gone.
+at the destination, as it does where the one that was carried died on the way. One that could be carried does not move
+to a GPU of another model, for which its process has no code. A lease whose source is silent stays MOVING, as one that
+is lost, until that reports or an operator says that it is off: only that host knows whether the process has gone.
 """
 
 import logging
@@ -35,6 +35,7 @@ from nova_numa_ext.policy.remote_gpu.choosing import ChosenGpu, choose
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
 from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
+from placement_traits import names
 from placement_traits.claim_store import ClaimStore, NoRoomError
 from placement_traits.claims import emptied
 from placement_traits.pools import Pool
@@ -144,6 +145,9 @@ class LeaseMoves:
             there = {uuid for pool in lent() for uuid in pool.providers} | {self._nic(stored)}
             if not move.amounts.keys() <= there:
                 return self._stays(stored, actor)  # that GPU is lent no more, or its host silent
+            if self._can(stored, move) and _models(lent(), stored.gpu) != _models(lent(), move.gpu):
+                _LOG.info("lease %s does not move: the other GPU is of another model", stored.uuid)
+                return self._stays(stored, actor)
             try:
                 self._claims.write(*lease_claims.moved(held, move.amounts, move.second), may=may)
             except NoRoomError as error:
@@ -159,12 +163,15 @@ class LeaseMoves:
 
     def _carried(self, stored: StoredLease, move: LeaseTransfer, actor: Actor) -> StoredLease:
         """Say that the process of a lease goes along, where it can."""
-        source = stored.lease.gpu_host
-        can = source != move.host and all(map(self._hosts.can_carry, (source, move.host)))
-        if not can or move.carried:
+        if not self._can(stored, move) or move.carried:
             return stored
         carried = replace(move, carried=True, left_gpu=stored.gpu, left=stored.amounts)
         return self._leases.plan_move(stored, carried, actor)
+
+    def _can(self, stored: StoredLease, move: LeaseTransfer) -> bool:
+        """Return whether the process of a lease can go along."""
+        source = stored.lease.gpu_host
+        return source != move.host and all(map(self._hosts.can_carry, (source, move.host)))
 
     def _arrived(
         self, stored: StoredLease, move: LeaseTransfer, actor: Actor, may: Callable[[], None]
@@ -203,6 +210,12 @@ class LeaseMoves:
 
     def _stays(self, stored: StoredLease, actor: Actor) -> StoredLease:
         return self._leases.plan_move(stored, None, actor, (Reason(LeaseTerm.NO_MOVE, ""),))
+
+
+def _models(lent: Sequence[Pool], gpu: str) -> frozenset[str]:
+    """Return the models of a GPU, as its host names them."""
+    traits = (each.traits for pool in lent for each in pool.gpus if each.uuid == gpu)
+    return names.gpu_models(next(traits, ()))
 
 
 def transfer(stored: StoredLease, to: ChosenGpu, move: LeaseTransfer) -> LeaseTransfer:

@@ -7,6 +7,7 @@ What hosts do for it is in ``tests/functional/host_agent/test_lease_moves.py``; 
 import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from nova_numa_ext.orchestrator.store.leases import LIVING
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
+from placement_traits import names
 from placement_traits.pool_reporter import PoolReporter, gpu_uuids
 from tests.functional.host_agent.test_lease_link import SERVER as GUEST
 from tests.functional.host_agent.test_lease_moves import Chain, GpuHosts, compute
@@ -83,6 +85,21 @@ class Moving(LeaseService):
 @pytest.fixture
 def service(lending, tmp_path):
     return Moving(lending, tmp_path)
+
+
+def test_a_lease_is_not_carried_to_a_gpu_of_another_model(service):
+    """F-002-32: its process has no code for that; where a host cannot carry it, it moves with nothing."""
+    lends = pool("g2")
+    gpu = replace(lends.gpus[0], traits=frozenset({names.gpu_model("p100")}))
+    PoolReporter(service.client_of_placement).sync(replace(lends, gpus=(gpu,)))
+    service.move()
+    found = service.now()
+    assert (found.state, found.move) == (LeaseState.ATTACHED, None)
+    assert found.reasons[0].term == LeaseTerm.NO_MOVE
+    assert service.claims.read(service.lease.uuid).amounts == service.before
+    service.tell("g2", can_move=False)
+    service.move()
+    assert service.now().state is LeaseState.MOVING
 
 
 def test_a_lease_is_carried_where_both_hosts_can(service):
