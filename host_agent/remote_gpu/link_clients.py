@@ -68,8 +68,8 @@ class LinkClients:
         """See :class:`~host_agent.remote_gpu.clients.Clients`; of who is not meant no byte counts when it returns.
 
         :param asked: ``epoch``, ``client`` and ``mbps``, or ``pki``, ``freeze`` or ``thaw``, or neither
-        :returns: ``epoch``; ``bytes`` that came from the server and went to it; ``pki``, digest of the certificates that
-            count; ``trouble``, why others do not; ``session``, what another gateway needs to go on after ``freeze``
+        :returns: ``epoch``; ``bytes`` that came from the server and went to it; ``pki``, digest of the certificates
+            that count; ``trouble``, why others do not; ``session``, what another gateway needs after ``freeze``
         """
         answer = await self._asked(asked)
         if "pki" in asked and "trouble" not in answer:

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from nova_numa_ext.metrics import BUCKETS, Sample
-from nova_numa_ext.orchestrator.store.stored_lease import PoolUse
 from nova_numa_ext.policy.jobs.job import JobKind
 from nova_numa_ext.policy.jobs.states import JobState
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
+from nova_numa_ext.policy.remote_gpu.pool_use import PoolUse
 from placement_traits.errors import ServiceUnavailableError
 from placement_traits.metrics import MetricSpec
 from placement_traits.reason import Reason

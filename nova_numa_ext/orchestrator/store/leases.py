@@ -43,7 +43,6 @@ from nova_numa_ext.orchestrator.store.stored_lease import (
     LeaseChoice,
     LeaseSpec,
     LeaseTransfer,
-    PoolUse,
     StoredLease,
 )
 from nova_numa_ext.orchestrator.store.tables import Now
@@ -51,6 +50,7 @@ from nova_numa_ext.orchestrator.store.unreadable import Unreadable
 from nova_numa_ext.policy.remote_gpu import leases
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import Lease, LeaseState
+from nova_numa_ext.policy.remote_gpu.pool_use import PoolUse
 from placement_traits.claims import Amounts, Claim
 from placement_traits.errors import ConflictError
 from placement_traits.reason import Reason
