@@ -12,7 +12,7 @@ from placement_traits.client import MICROVERSION, PlacementClient
 from placement_traits.errors import NumaExtError
 from placement_traits.findings import Finding, Level, verdict
 from placement_traits.fleet import HostView, L3View
-from placement_traits.names import NeighbourTrait, RdtTrait, TierTrait
+from placement_traits.names import NeighbourTrait, ObserveTrait, RdtTrait, TierTrait
 from placement_traits.pools import Pool
 from placement_traits.request import InvalidRequestError, concerns_us, parse
 from placement_traits.snapshot import FleetSnapshot
@@ -242,11 +242,7 @@ def _host_problems(host: HostView) -> Iterator[str]:
     elif host.traits.isdisjoint(TierTrait):
         yield "takes no servers with a tier: its agent has ended, and its tiers were withdrawn"
     elif TierTrait.LC not in host.traits:
-        yield (
-            "takes no LC servers: [rdt]enabled is false there"
-            if RdtTrait.L3_CAT in host.traits
-            else "takes no LC servers: no L3 cache allocation; is resctrl mounted there?"
-        )
+        yield f"takes no LC servers: {_without_lc(host.traits)}"
     if not host.l3:
         yield "shows no L3 domain: neighbours and bandwidth are not known"
         return
@@ -270,6 +266,15 @@ def _host_problems(host: HostView) -> Iterator[str]:
     if full:
         domains = ", ".join(map(str, full))
         yield f"more bandwidth is used than there is in L3 domains {domains}: migrate servers away"
+
+
+def _without_lc(root_traits: Collection[str]) -> str:
+    """Return why an agent that is there offers the tier BE alone."""
+    if RdtTrait.L3_CAT not in root_traits:
+        return "no L3 cache allocation; is resctrl mounted there?"
+    if ObserveTrait.RDT in root_traits:
+        return "its agent only observes partitions ([rdt]); openstack numa host list, column Mode, says on whose word"
+    return "[rdt]enabled is false there"
 
 
 def _met(domain: L3View) -> bool:

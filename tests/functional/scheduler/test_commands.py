@@ -26,7 +26,7 @@ from nova_numa_ext.cli.topology import ShowTopology
 from placement_traits import names
 from placement_traits.beats import SILENT_AFTER_MINUTES, BeatWriter
 from placement_traits.errors import InvalidValueError
-from placement_traits.names import NeighbourTrait, ObserveTrait
+from placement_traits.names import NeighbourTrait, ObserveTrait, Tier
 from placement_traits.offers import L3State
 from placement_traits.reporter import Reporter
 from placement_traits.server_costs import CostWriter
@@ -487,6 +487,17 @@ def test_the_doctor_names_hosts_and_flavors_and_what_to_do(cloud):
     assert found["flavor bad"][0] == "broken"
     assert "is resctrl mounted there?" in found["host h1"][1]
     assert "older than compute API 2.86" in found["Nova"][1]
+
+
+def test_the_doctor_says_why_a_host_takes_no_latency_critical_server(cloud):
+    """An agent that only observes was said to have [rdt]enabled = false."""
+    for name in ("h1", "off"):
+        cloud.host(name)
+    cloud.publish("h1", observed=frozenset({ObserveTrait.RDT}), tiers=frozenset({Tier.BE}))
+    cloud.publish("off", tiers=frozenset({Tier.BE}))
+    _, found = examine(cloud, ComputeApi([], ["h1", "off"]))
+    assert "only observes" in found["host h1"][1]
+    assert found["host off"] == ("degraded", "takes no LC servers: [rdt]enabled is false there")
 
 
 def findings(cloud, compute, check):
