@@ -228,11 +228,13 @@ def _add_calibrate(add: _Add) -> None:
     calibrate.add_argument("--dry-run", action="store_true", help="measure, but keep nothing")
 
 
-def _show(options: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> None:
+def _show(
+    options: argparse.Namespace, rows: Sequence[dict[str, Any]], none: str = "nothing"
+) -> None:
     if options.format == "json":
         sys.stdout.write(json.dumps(list(rows), indent=2, default=str) + "\n")
     else:
-        sys.stdout.write(table(rows))
+        sys.stdout.write(table(rows) if rows else f"{none}\n")
 
 
 def _status(conf: "Configuration", options: argparse.Namespace) -> int:
@@ -240,7 +242,7 @@ def _status(conf: "Configuration", options: argparse.Namespace) -> int:
 
     rows = status(conf)
     short = options.format == "table" and not options.long
-    _show(options, brief(rows) if short else rows)
+    _show(options, brief(rows) if short else rows, none="no server is here")
     return 0
 
 

@@ -9,9 +9,7 @@ _DEEPEST: Final = 8
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as a table with aligned columns; the columns of the first row."""
-    if not rows:
-        return "nothing\n"
+    """Return rows, at least one, as a table with aligned columns; the columns of the first row."""
     columns = list(rows[0])
     cells = [[cell(row.get(column)) for column in columns] for row in rows]
     widths = [max(len(text) for text in column) for column in zip(columns, *cells, strict=True)]

@@ -396,4 +396,4 @@ def test_status_fits_a_terminal_and_long_shows_all(host: Host, run: Run) -> None
 
 
 def test_status_of_an_empty_host_says_so(host: Host, run: Run) -> None:
-    assert run("status") == (0, "nothing\n")
+    assert run("status") == (0, "no server is here\n")
