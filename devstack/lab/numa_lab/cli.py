@@ -103,6 +103,8 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
     rally.add_argument(
         "--arguments", type=json.loads, metavar="JSON", help="of the tasks, over the lab's"
     )
+    restart = command("restart", _restart, "start services again, with their files as they are now")
+    restart.add_argument("names", nargs="+", metavar="NAME", help="for example nova-scheduler")
     command("down", _down, "stop everything, keep its state")
     status = command("status", _status, "what runs")
     status.add_argument("--json", action="store_true", help="as JSON")
@@ -162,6 +164,10 @@ def _models(options: argparse.Namespace, settings: Settings, progress: Progress)
     folder = models.ensure(settings, progress)
     progress.close()
     print(folder)
+
+
+def _restart(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
+    Lab(settings, progress).restart(options.names)
 
 
 def _show(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:

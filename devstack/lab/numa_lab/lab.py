@@ -5,7 +5,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from . import controlplane, emulated, kernel, packages, pyenv, qemu_build, snaps
 from .cloud_api import CloudApi
 from .controlplane import ControlPlane
 from .emulated import EmulatedHost
-from .errors import LabError
+from .errors import AskedWrongError, LabError
 from .graph import Task, run
 from .localcompute import NAME as LOCAL_NAME
 from .localcompute import LocalCompute
@@ -72,6 +72,24 @@ class Lab:
             )
             packages.ensure(self._settings, self._progress, names)
             pyenv.ensure(self._settings, self._progress)
+
+    def restart(self, names: Collection[str]) -> None:
+        """Start services of the controller again, in their order; unlike ``up`` it writes no configuration.
+
+        :raises AskedWrongError: there is no such service
+        """
+        services = {service.name: service for service in self._controller.services()}
+        unknown = ", ".join(name for name in names if name not in services)
+        if unknown or not self._settings.run.exists():
+            what = f"no service {unknown}" if unknown else "no cloud"
+            raise AskedWrongError(
+                f"there is {what} here; services of the controller: {', '.join(services)}"
+            )
+        with self._locked():
+            for name, service in services.items():
+                if name in names:
+                    service.process.stop()
+                    service.ensure(self._progress)
 
     def down(self) -> None:
         """Stop everything; the state stays, so that ``up`` goes on with it."""

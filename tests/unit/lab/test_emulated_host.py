@@ -329,3 +329,13 @@ def test_a_pid_that_belongs_to_somebody_else_is_not_touched(inside):
     finally:
         stranger.kill()
         stranger.wait()
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_the_agent_of_a_plain_cloud_is_the_operators(settings, plain):
+    """The lab started a second one beside it, when it was brought up once more."""
+    host = EmulatedHost(replace(settings, plain=plain), 0)
+    host.agent_conf.parent.mkdir(parents=True)
+    host.agent_conf.touch()
+    names = [service.name for service in host.services()]
+    assert ("numa-host-agent" in names) is not plain

@@ -66,13 +66,17 @@ def test_a_misspelt_command_is_answered_by_the_near_one(
     assert capsys.readouterr().err == f"lab: there is no command {word}: {said}\n"
 
 
-@pytest.mark.parametrize("words", [["shell", "h9", "true"], ["logs", "nova-schedular"]])
+@pytest.mark.parametrize(
+    "words",
+    [["shell", "h9", "true"], ["logs", "nova-schedular"], ["restart", "nova-schedular"]],
+)
 def test_what_names_nothing_is_not_to_be_tried_again(
     words: list[str], lab: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(CHECKOUT, words) == 1
     said = capsys.readouterr().err
-    assert f"there is no {'host' if words[0] == 'shell' else 'log'} {words[1]}" in said
+    kind = {"shell": "host", "logs": "log", "restart": "service"}[words[0]]
+    assert f"there is no {kind} {words[1]}" in said
     assert "to try again" not in said
 
 
