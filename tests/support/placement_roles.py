@@ -4,6 +4,7 @@
 import copy
 import re
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 
 import fixtures
@@ -55,13 +56,22 @@ def rules_of(log: Collection[tuple[str, str]]) -> set[str]:
 class PlacementWithRoles(fixtures.Fixture):
     """Placement as it is deployed: token checked by keystonemiddleware, rights by role and policy file.
 
-    Only Keystone's answer about a token is the test's.
+    Keystone's answer about a token is the test's, unless one is to be asked.
 
+    :ivar application: it
     :param policy_file: of Placement; None: there is none
     :param new_defaults: ``[oslo_policy]enforce_new_defaults``
+    :param keystone: options of ``[keystone_authtoken]`` by which one is asked
     """
 
-    def __init__(self, policy_file: Path | None = POLICY_FILE, *, new_defaults: bool = False):
+    def __init__(
+        self,
+        policy_file: Path | None = POLICY_FILE,
+        *,
+        new_defaults: bool = False,
+        keystone: Mapping[str, str] | None = None,
+    ):
+        self._keystone = keystone
         self._options: Mapping[str, object] = {
             "policy_file": str(policy_file or "none.yaml"),
             "enforce_new_defaults": new_defaults,
@@ -72,15 +82,19 @@ class PlacementWithRoles(fixtures.Fixture):
         super().setUp()
         self.inside = self.useFixture(PlacementInProcess())
         conf = self.inside.conf
-        self._tokens = self.useFixture(AuthTokenFixture())
+        if self._keystone is None:
+            self._tokens = self.useFixture(AuthTokenFixture())
+        else:
+            asks = partial(deploy.auth.filter_factory, **self._keystone)
+            self.useFixture(fixtures.MockPatchObject(deploy.auth, "filter_factory", asks))
         conf.set_override("auth_strategy", "keystone", "api")
         for name, value in self._options.items():
             conf.set_override(name, value, "oslo_policy")
         policy.reset()
         policy.init(conf, True, copy.deepcopy(policies.list_rules()))
-        application = deploy.loadapp(conf)
+        self.application = deploy.loadapp(conf)
         self._http = requests.Session()
-        self._http.mount(URL, WsgiTransport(application))
+        self._http.mount(URL, WsgiTransport(self.application))
 
     def adapter(self, *roles: str) -> Adapter:
         """Return what talks to Placement as a user with these roles in a project.
