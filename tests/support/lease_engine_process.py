@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An engine as a process of its own that carries leases on, over a Placement behind a port.
 
-``python -m tests.support.lease_engine_process DATABASE_URL PLACEMENT_URL NAME TERM_S [FILE]``; where servers are FILE
-says, as JSON, without it all are on host c1
+``python -m tests.support.lease_engine_process DATABASE_URL PLACEMENT_URL NAME TERM_S [FILE [HURRY_S]]``; where servers
+are FILE says, as JSON, without it all are on host c1. With HURRY_S a host is silent, and all is compared, after so long
 """
 
 import json
@@ -10,12 +10,13 @@ import logging
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from keystoneauth1 import adapter, session, token_endpoint
 
 from nova_numa_ext.job_hint import HintKeys
-from nova_numa_ext.orchestrator import service
+from nova_numa_ext.orchestrator import lease_steps, service
 from nova_numa_ext.orchestrator.conf import EngineOptions
 from nova_numa_ext.orchestrator.engine import EngineServices, JobEngine, JobPlanning, QueueDecision
 from nova_numa_ext.orchestrator.hints import PlanHints
@@ -43,19 +44,24 @@ class _Hosts(FakeHosts):
         return None
 
 
-def started(url: str, placement_url: str, name: str, term_s: float, placed: str = ""):
+def started(url: str, placement_url: str, name: str, term_s: float, *more: str):
     """Return a process that has been started."""
     module = [sys.executable, "-m", "tests.support.lease_engine_process"]
     return subprocess.Popen(
-        [*module, url, placement_url, name, str(term_s), placed],
+        [*module, url, placement_url, name, str(term_s), *more],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
 
 
-def _main(url: str, placement_url: str, name: str, term_s: str, placed: str) -> int:
+def _main(url: str, placement_url: str, name: str, term_s: str, *more: str) -> int:
+    placed, hurry_s = (*more, "", "")[:2]
     logging.basicConfig(level=logging.INFO, format=f"{name} %(levelname)s %(message)s")
     auth = token_endpoint.Token(placement_url, "admin")
     client = PlacementClient(adapter.Adapter(session.Session(auth), service_type="placement"))
+    options = EngineOptions(workers=1, watchers=2, watch_interval_s=3600.0)
+    if hurry_s:
+        lease_steps.LOST_S = float(hurry_s)  # type: ignore[misc]
+        options = replace(options, reconcile_interval_s=float(hurry_s))
     engine = JobEngine(
         name,
         Database(url),
@@ -66,7 +72,7 @@ def _main(url: str, placement_url: str, name: str, term_s: str, placed: str) -> 
             lambda: pool_reader.read(client),
         ),
         JobPlanning(lambda *_found: QueueDecision({}, {}), PlanHints(HintKeys())),
-        EngineOptions(workers=1, watchers=2, watch_interval_s=3600.0),
+        options,
         lasts_s=float(term_s),
     )
     return service.run(engine, _ROUND_S, ServiceManager.of(os.environ))

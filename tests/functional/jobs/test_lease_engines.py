@@ -50,8 +50,8 @@ ADMIN = {
 class Engines:
     """Processes of one service; of those that are killed others take the place."""
 
-    def __init__(self, url, placement_url, stack, placed=""):
-        self.url, self.placement_url, self._stack, self._placed = url, placement_url, stack, placed
+    def __init__(self, url, placement_url, stack, *more):
+        self.url, self.placement_url, self._stack, self._more = url, placement_url, stack, more
         self.database, self.alive, self.count, self.killed = Database(url), {}, 0, []
         for _ in range(ENGINES):
             self.start()
@@ -59,7 +59,7 @@ class Engines:
     def start(self):
         self.count += 1
         name = f"engine-{self.count}"
-        process = started(self.url, self.placement_url, name, 2.0, self._placed)
+        process = started(self.url, self.placement_url, name, 2.0, *self._more)
         self._stack.callback(process.wait)
         self._stack.callback(process.kill)
         self.alive[name] = process

@@ -2,7 +2,8 @@
 """Engine, supervisor, agent or a lease's process end in each state that a lease may be in.
 
 The process of a lease is a real one, ended by SIGKILL. The others end as by that at a request or a write: by an error
-that no guard catches, with their answers lost; engines are ended by the signal in :mod:`.test_lease_engines`.
+that no guard catches, with their answers lost; engines are ended by the signal in
+:mod:`.test_lease_engines`, and all of them, as processes, in :mod:`.test_lease_sigkill`.
 """
 
 import os
