@@ -27,9 +27,10 @@ from host_agent.remote_gpu.groups import LeaseGroups, own_group
 from host_agent.remote_gpu.link_files import LinkFiles, LinkPaths
 from host_agent.remote_gpu.processes import LeaseCommand, LeaseProcesses
 from host_agent.transports.fake import FakeTransport
+from placement_traits.errors import ServiceUnavailableError
 
 LEASE = "5e0f6d1c-0000-4000-8000-00000000000a"
-TURN_S = 1.0
+TURN_S, STARTED_S = 1.0, 300.0
 _DECLARED = """
 name = "digest"
 apis = ["opencl"]
@@ -66,9 +67,17 @@ def processes(folder: Path, program: Path, address: str) -> LeaseProcesses:
 
 
 def serve(folder: Path, program: Path, address: str) -> None:
-    """Serve the lease at epoch 1 to the doorman of ``compute``."""
+    """Serve the lease at epoch 1 to the doorman of ``compute``; start it again until it runs, as supervisors do."""
     found = processes(folder, program, address)
-    found.start(ServedLease(LEASE, 1, "gpu", 500, "silver", "opencl", 0, "compute"))
+    until_s = time.monotonic() + STARTED_S
+    while True:
+        try:
+            found.start(ServedLease(LEASE, 1, "gpu", 500, "silver", "opencl", 0, "compute"))
+            break
+        except ServiceUnavailableError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(TURN_S)
     sys.stdout.write(f"{found.serve(LEASE, 1, 'compute')[1]}\n")
 
 
