@@ -24,7 +24,6 @@ from host_agent.model.workload import Activity
 from nova_numa_ext.flow.solvers import installed_solver
 from nova_numa_ext.orchestrator.cloud.flavors import ServerFlavors
 from nova_numa_ext.orchestrator.cloud.hosts import ServerHosts
-from nova_numa_ext.orchestrator.lease_rounds import LeaseRounds
 from nova_numa_ext.orchestrator.server_requests import LeaseRules
 from nova_numa_ext.policy.jobs.limits import UNLIMITED, Limits
 from placement_traits.pool_reporter import PoolReporter, gpu_uuids
@@ -99,22 +98,16 @@ class NovasService(LeaseService):
         self.dead_at_s = {}
         super().__init__(placement, folder)
 
-    def start(self):
-        self.rounds = LeaseRounds(
-            self.leases,
-            self.claims,
-            self.lent,
-            self.reported,
-            LeaseRules(
-                self.cloud.names,
-                self.cloud.owner,
-                lambda project: self.limits.get(project, UNLIMITED),
-                fabrics=self.cloud.fabrics,
-                solve=installed_solver(),
-                flavor=self.flavors.remote_gpus,
-                nic=self.cloud.nic,
-                clock=lambda: self.now_s,
-            ),
+    def rules(self):
+        return LeaseRules(
+            self.cloud.names,
+            self.cloud.owner,
+            lambda project: self.limits.get(project, UNLIMITED),
+            fabrics=self.cloud.fabrics,
+            solve=installed_solver(),
+            flavor=self.flavors.remote_gpus,
+            nic=self.cloud.nic,
+            clock=lambda: self.now_s,
         )
 
     def reported(self):

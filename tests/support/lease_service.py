@@ -106,17 +106,21 @@ class LeaseService:
             self.claims,
             self.lent,
             self.reported,
-            LeaseRules(
-                self.where,
-                self.owner,
-                lambda project: self.limits.get(project, UNLIMITED),
-                fabrics=self.fabrics.get,
-                solve=installed_solver(),
-                flavor=self.flavor,
-                nic=lambda host: pool_reader.client_nic(self.client_of_placement, host),
-                clock=lambda: self.now_s,
-                rebalance=self.rebalance,
-            ),
+            self.rules(),
+        )
+
+    def rules(self):
+        """By what it decides."""
+        return LeaseRules(
+            self.where,
+            self.owner,
+            lambda project: self.limits.get(project, UNLIMITED),
+            fabrics=self.fabrics.get,
+            solve=installed_solver(),
+            flavor=self.flavor,
+            nic=lambda host: pool_reader.client_nic(self.client_of_placement, host),
+            clock=lambda: self.now_s,
+            rebalance=self.rebalance,
         )
 
     def recover(self, *, commit=True, between=lambda: None):

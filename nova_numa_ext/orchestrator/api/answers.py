@@ -208,16 +208,20 @@ LEASES: Final = _object(leases=_array(_LEASE, "in the order in which they were a
 
 _EPOCH: Final[Schema] = {"type": "integer", "description": "that counts now"}
 
+_ON_A_GPU: Final[Mapping[str, Schema]] = {
+    "id": _text("of the lease"),
+    "epoch": _EPOCH,
+    "gpu": _text("provider of the GPU"),
+    **{
+        name: _ASKED_LEASE["properties"][name]
+        for name in ("memory_mb", "service_level", "api", "network_mbps")
+    },
+}
+
 HOST_LEASES: Final = _object(
     serves=_array(
         _object(
-            id=_text("of the lease"),
-            epoch=_EPOCH,
-            gpu=_text("provider of the GPU"),
-            **{
-                name: _ASKED_LEASE["properties"][name]
-                for name in ("memory_mb", "service_level", "api", "network_mbps")
-            },
+            **_ON_A_GPU,
             client_host=_text("host that may connect, as its certificate names it; empty: none"),
         ),
         "leases whose server process the host is to run",
@@ -251,13 +255,7 @@ HOST_LEASES: Final = _object(
     ),
     receives=_array(
         _object(
-            id=_text("of the lease"),
-            epoch=_EPOCH,
-            gpu=_text("provider of the GPU"),
-            **{
-                name: _ASKED_LEASE["properties"][name]
-                for name in ("memory_mb", "service_level", "api", "network_mbps")
-            },
+            **_ON_A_GPU,
             client_host=_text("empty"),
             source=_text("host that it comes from, as its certificate names it"),
         ),
