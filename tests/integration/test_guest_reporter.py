@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from tests.integration.cloud import LabCloud, eventually, run_on
-from tests.support.reporting_guest import COMMAND_LINE, LATENCY_US, initramfs, kernel
+from tests.support.reporting_guest import LATENCY_US, initramfs, kernel
+from tests.support.small_linux import COMMAND_LINE
 
 HOST = "local"
 LC = {

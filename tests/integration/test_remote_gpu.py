@@ -23,7 +23,7 @@ from benchmarks.link_certificates import write_certificates
 from tests.integration.cloud import CHECKOUT, LabCloud, LabHost, eventually
 from tests.support.built_link import built_link
 from tests.support.gpu_client import ANSWERS, initramfs
-from tests.support.reporting_guest import COMMAND_LINE, kernel
+from tests.support.small_linux import COMMAND_LINE, kernel
 
 pytestmark = pytest.mark.long
 PATIENCE_S = 1200.0

@@ -11,9 +11,10 @@ from typing import Final
 
 from numa_lab import kernel as lab_kernel
 
+from tests.support import small_linux
+
 ANSWERS: Final = 20
 PORT: Final = 10998
-_BUSYBOX = Path("/bin/busybox")
 _MODULES = ("virtio_pci", "vmw_vsock_virtio_transport")
 _INIT = f"""#!/bin/busybox sh
 /bin/busybox mkdir -p /proc /sys /dev /tmp
@@ -46,18 +47,5 @@ def initramfs(found: lab_kernel.Kernel, program: Path) -> bytes:
 
     :param program: ``numa-ext-rgpu``
     """
-    order = lab_kernel.load_order(
-        (found.modules / "modules.dep").read_text(),
-        (found.modules / "modules.builtin").read_text(),
-        _MODULES,
-    )
-    files: dict[str, tuple[int, bytes]] = {
-        "init": (0o755, _INIT.encode()),
-        "bin/busybox": (0o755, _BUSYBOX.read_bytes()),
-        "numa-ext-rgpu": (0o755, program.read_bytes()),
-        "modules/order": (0o644, "".join(f"{Path(p).stem}.ko\n" for p in order).encode()),
-    }
-    for path in order:
-        content = lab_kernel._decompressed(found.modules / path)
-        files[f"modules/{Path(path).stem}.ko"] = (0o644, content)
-    return lab_kernel.cpio_archive(files)
+    files = {"numa-ext-rgpu": (0o755, program.read_bytes())}
+    return small_linux.initramfs(found, _INIT, _MODULES, files)

@@ -13,15 +13,12 @@ from typing import Final
 
 from numa_lab import kernel as lab_kernel
 
-from tests.support.reporting_guest import Files, kernel
+from tests.support import small_linux
 
-COMMAND_LINE: Final = "console=ttyS0 panic=1 quiet no_timer_check"
 TAPS: Final = ("tap1", "tap2")
 UPLINK: Final = "up0"
 PINGS: Final = 5
 
-_QEMU = Path("/usr/bin/qemu-system-x86_64")
-_BUSYBOX = Path("/bin/busybox")
 _PROGRAMS = tuple(Path("/usr/sbin") / name for name in ("tc", "nft", "ip"))
 _MODULES = (
     "crc32c_generic",
@@ -89,43 +86,13 @@ def shown(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
     :param folder: for its files
     :param texts: ``marks``, ``ets`` and ``htb``
     """
-    found = kernel()
-    (folder / "initramfs").write_bytes(_initramfs(found, texts))
-    command = [
-        *(str(_QEMU), "-accel", "tcg", "-m", "256", "-nographic", "-nodefaults", "-no-reboot"),
-        *("-kernel", str(found.image), "-initrd", str(folder / "initramfs")),
-        *("-append", COMMAND_LINE, "-serial", "stdio"),
-    ]
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=_PATIENCE_S,
-        check=False,
-    )
-    parts = re.split(r"^== (.*?)\s*$", done.stdout, flags=re.M)
-    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
-    assert "end" in sections, done.stdout[-3000:]
-    return sections
+    found = small_linux.kernel()
+    content = _initramfs(found, texts)
+    return small_linux.shown(folder, found, content, memory_mb=256, patience_s=_PATIENCE_S)
 
 
 def _initramfs(found: lab_kernel.Kernel, texts: Mapping[str, str]) -> bytes:
-    order = lab_kernel.load_order(
-        (found.modules / "modules.dep").read_text(),
-        (found.modules / "modules.builtin").read_text(),
-        _MODULES,
-    )
-    files: Files = {
-        "init": (0o755, _INIT.encode()),
-        "bin/busybox": (0o755, _BUSYBOX.read_bytes()),
-        "modules/order": (0o644, "".join(f"{Path(p).stem}.ko\n" for p in order).encode()),
-        **{name: (0o644, text.encode()) for name, text in texts.items()},
-    }
-    for path in order:
-        content = lab_kernel._decompressed(found.modules / path)
-        files[f"modules/{Path(path).stem}.ko"] = (0o644, content)
+    files = {name: (0o644, text.encode()) for name, text in texts.items()}
     libraries = {
         Path(name)
         for program in _PROGRAMS
@@ -136,4 +103,4 @@ def _initramfs(found: lab_kernel.Kernel, texts: Mapping[str, str]) -> bytes:
     }
     for program in sorted({*_PROGRAMS, *libraries}):
         files[str(program).lstrip("/")] = (0o755, program.read_bytes())
-    return lab_kernel.cpio_archive(files)
+    return small_linux.initramfs(found, _INIT, _MODULES, files)

@@ -6,24 +6,21 @@ and writes to memory.
 """
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 from numa_lab import kernel as lab_kernel
 
 from host_agent.model.lanes import LaneNetwork
-from tests.support.reporting_guest import CHECKOUT, COMMAND_LINE, Files, kernel
+from tests.support import small_linux
+from tests.support.reporting_guest import CHECKOUT
 
 DATAPATHS: Final = {
     "netdev": (LaneNetwork.FLAT,),
     "system": (LaneNetwork.FLAT, LaneNetwork.TUNNEL),
 }
-_QEMU = Path("/usr/bin/qemu-system-x86_64")
-_BUSYBOX = Path("/bin/busybox")
 _PATIENCE_S = 540.0
 _MODULES = (
     "crc32c_generic",
@@ -98,28 +95,15 @@ def told_in_guest(folder: Path) -> dict[tuple[str, LaneNetwork], dict[str, Any]]
 
     :param folder: for its files
     """
-    found = kernel()
-    if not _QEMU.exists():
-        pytest.skip(f"needs {_QEMU}")
-    (folder / "initramfs").write_bytes(_initramfs(found))
-    command = [
-        *(str(_QEMU), "-accel", "tcg", "-m", "1024", "-nographic", "-nodefaults", "-no-reboot"),
-        *("-kernel", str(found.image), "-initrd", str(folder / "initramfs")),
+    found = small_linux.kernel()
+    sections = small_linux.shown(
+        folder,
+        found,
+        _initramfs(found),
         *("-virtfs", "local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap"),
-        *("-append", COMMAND_LINE, "-serial", "stdio"),
-    ]
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=_PATIENCE_S,
-        check=False,
+        memory_mb=1024,
+        patience_s=_PATIENCE_S,
     )
-    parts = re.split(r"^== (.*?)\s*$", done.stdout, flags=re.M)
-    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
-    assert "end" in sections, done.stdout[-3000:]
     stories = {}
     for datapath, networks in DATAPATHS.items():
         for network in networks:
@@ -132,23 +116,10 @@ def told_in_guest(folder: Path) -> dict[tuple[str, LaneNetwork], dict[str, Any]]
 
 
 def _initramfs(found: lab_kernel.Kernel) -> bytes:
-    order = lab_kernel.load_order(
-        (found.modules / "modules.dep").read_text(),
-        (found.modules / "modules.builtin").read_text(),
-        _MODULES,
-    )
     path = ":".join(each for each in sys.path if each)
     told = " ".join(
         _TOLD.format(name=f"{one} {each}", folder=CHECKOUT, path=path, python=sys.executable)
         for one, networks in DATAPATHS.items()
         for each in networks
     )
-    files: Files = {
-        "init": (0o755, _INIT.format(told=told).encode()),
-        "bin/busybox": (0o755, _BUSYBOX.read_bytes()),
-        "modules/order": (0o644, "".join(f"{Path(p).stem}.ko\n" for p in order).encode()),
-    }
-    for module in order:
-        content = lab_kernel._decompressed(found.modules / module)
-        files[f"modules/{Path(module).stem}.ko"] = (0o644, content)
-    return lab_kernel.cpio_archive(files)
+    return small_linux.initramfs(found, _INIT.format(told=told), _MODULES, {})

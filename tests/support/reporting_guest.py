@@ -13,11 +13,11 @@ from typing import Final
 import pytest
 from numa_lab import kernel as lab_kernel
 
+from tests.support import small_linux
+from tests.support.small_linux import Files
+
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 LATENCY_US: Final = 800
-COMMAND_LINE: Final = "console=ttyS0 panic=1 quiet no_timer_check"
-_CACHE = Path.home() / ".cache/nova-numa-ext/kernel"
-_BUSYBOX = Path("/bin/busybox")
 _PYTHON = Path("/usr/bin/python3")
 _REPORTER = CHECKOUT / "host_agent/guest/numa_ext_slo.py"
 _MODULES = ("virtio_pci", "virtio_console")
@@ -48,37 +48,18 @@ with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
 print(*(f for m in list(sys.modules.values()) if (f := getattr(m, "__file__", None))), sep="\\n")
 """
 
-Files = dict[str, tuple[int, bytes]]
-
 
 def kernel() -> lab_kernel.Kernel:
-    """The newest kernel that the lab has fetched; skips the test where something is missing."""
-    found = sorted(_CACHE.glob("linux-image-*")) if _CACHE.is_dir() else []
-    for needed in (_BUSYBOX, _PYTHON):
-        if not needed.exists():
-            pytest.skip(f"needs {needed}")
-    if not found:
-        pytest.skip("needs a kernel in the lab's cache: devstack/lab/lab up fetches it")
-    return lab_kernel.Kernel(found[-1].name.removeprefix("linux-image-"), found[-1])
+    """As :func:`.small_linux.kernel`, for a guest that needs this machine's Python."""
+    if not _PYTHON.exists():
+        pytest.skip(f"needs {_PYTHON}")
+    return small_linux.kernel()
 
 
 def initramfs(found: lab_kernel.Kernel) -> bytes:
     """The guest's only file system."""
-    order = lab_kernel.load_order(
-        (found.modules / "modules.dep").read_text(),
-        (found.modules / "modules.builtin").read_text(),
-        _MODULES,
-    )
-    files: Files = {
-        "init": (0o755, _INIT.encode()),
-        "bin/busybox": (0o755, _BUSYBOX.read_bytes()),
-        "numa_ext_slo.py": (0o644, _REPORTER.read_bytes()),
-        "modules/order": (0o644, "".join(f"{Path(p).stem}.ko\n" for p in order).encode()),
-    }
-    for path in order:
-        content = lab_kernel._decompressed(found.modules / path)
-        files[f"modules/{Path(path).stem}.ko"] = (0o644, content)
-    return lab_kernel.cpio_archive(files | _python())
+    files = {"numa_ext_slo.py": (0o644, _REPORTER.read_bytes()), **_python()}
+    return small_linux.initramfs(found, _INIT, _MODULES, files)
 
 
 def _python() -> Files:

@@ -13,7 +13,8 @@ from host_agent.model.latency import LcServer
 from host_agent.observe.latency.channel import ChannelFeed, PortSockets
 from host_agent.observe.latency.protocol import FeedCounts
 from host_agent.observe.latency.sources import SloSources
-from tests.support.reporting_guest import COMMAND_LINE, LATENCY_US, initramfs, kernel
+from tests.support.reporting_guest import LATENCY_US, initramfs, kernel
+from tests.support.small_linux import COMMAND_LINE
 
 pytestmark = pytest.mark.root
 
