@@ -7,7 +7,7 @@
     ├─ net:train:p1           …NET_LEVEL_POD                POD_UPLINK 10000
     │  ├─ net:train:l001      …NET_LEVEL_LEAF, …LEAF_TRAIN_L001, …NET_INDEX_0, …NET_BLOCK_16,
     │  │                      …NET_OVERSUBSCRIPTION_400
-    │  │                      LEAF_UPLINK 1000000000
+    │  │                      LEAF_UPLINK 1000000000, LEAF_UPLINK_MBPS where the plan says it
     │  │                      partitioned: LEAF_BLOCK 16 (only whole), LEAF_REST 2
     │  └─ net:train:l002      for remainders: LEAF_REMAINDER 18     for groups of one leaf: LEAF_HOST 18
     └─ net:train:p2 …
@@ -16,6 +16,7 @@
 What the root has is written last, and its one unit of ``FABRIC_PLAN`` is what planners find the fabric by: they see no
 half of one. A pass that is cut short is done again. Layouts are the planners': a leaf keeps its own, in its new size.
 Leafs keep the index that they were published with, for groups are where they are by it; new ones come after the last.
+What the job service's engine says of a leaf's uplinks (:mod:`.network_demand`) stays.
 """
 
 import uuid
@@ -40,6 +41,7 @@ _SINGLE: Final = {
 _MOST_NAMED: Final = 5
 _TRIES: Final = 5
 _TRAITS_AT_ONCE: Final = 50
+_MOST_MBPS: Final = 2**31 - 1  # Placement counts so far
 _USUAL: Final = {"min_unit": 1, "step_size": 1, "allocation_ratio": 1.0}
 
 
@@ -139,9 +141,12 @@ def planned(
 
 
 def _leaf_counts(fabric: Fabric, leaf: str, layout: LeafLayout) -> dict[str, dict[str, int]]:
+    mbps = fabric.nodes[leaf].uplink_mbps
+    known = {"total": min(mbps, _MOST_MBPS), "max_unit": 1} if mbps else None
     return {
         **leaf_inventories(fabric.sizes[leaf], fabric.block, layout),
         names.LEAF_UPLINK: {"total": LEAF_UPLINK_UNITS, "max_unit": LEAF_UPLINK_UNITS},
+        **({names.LEAF_UPLINK_MBPS: known} if known else {}),
     }
 
 
@@ -179,6 +184,12 @@ class _There:
     def is_drained(self) -> bool:
         hosts = [each for key, each in self.inventories.items() if key in names.LEAF_CLASSES]
         return bool(hosts) and all(each["reserved"] >= each["total"] for each in hosts)
+
+    def reserved(self, key: str, total: int) -> int:
+        """Return what stays reserved of a class when its inventory is written."""
+        if key == names.LEAF_UPLINK_MBPS and key in self.inventories:
+            return min(total, int(self.inventories[key]["reserved"]))
+        return total if self.is_drained and key in names.LEAF_CLASSES else 0
 
 
 class FabricWriter:
@@ -260,7 +271,9 @@ class FabricWriter:
             if there is None or not any(map(names.is_leaf_trait, there.traits)):
                 raise NumaExtError(f"Placement has no leaf {leaf} of a fabric {fabric}.")
             inventories = {
-                key: {**each, "reserved": each["total"] if on and key in names.LEAF_CLASSES else 0}
+                key: {**each, "reserved": each["total"] if on else 0}
+                if key in names.LEAF_CLASSES
+                else each
                 for key, each in there.inventories.items()
             }
             if inventories == there.inventories:
@@ -382,10 +395,16 @@ class FabricWriter:
             key: {
                 **_USUAL,
                 **each,
-                "reserved": each["total"] if there.is_drained and key in names.LEAF_CLASSES else 0,
+                "reserved": there.reserved(key, each["total"]),
             }
             for key, each in desired.inventories.items()
         }
+        if names.LEAF_UPLINK_MBPS in inventories:
+            inventories |= {
+                key: {**each}
+                for key, each in there.inventories.items()
+                if key in names.LEAF_LIMIT_CLASSES
+            }
         same_traits = there.traits == desired.traits
         same_inventories = there.inventories == inventories
         if (same_parent and same_traits and same_inventories) or dry_run:

@@ -80,6 +80,12 @@ BEAT_MINUTE: Final = "CUSTOM_NUMA_EXT_BEAT_MINUTE"
 # In the same provider: what was withheld.
 BE_BANDWIDTH_PERMILLE: Final = "CUSTOM_NUMA_EXT_BE_BANDWIDTH_PERMILLE"
 
+# What servers of a host send, see placement_traits.network_demand.
+NET_MINUTE: Final = "CUSTOM_NUMA_EXT_NET_MINUTE"
+NET_LC_MBPS: Final = "CUSTOM_NUMA_EXT_NET_LC_MBPS"
+NET_BE_MBPS: Final = "CUSTOM_NUMA_EXT_NET_BE_MBPS"
+NET_DEMAND_CLASSES: Final = (NET_MINUTE, NET_LC_MBPS, NET_BE_MBPS)
+
 # Of a fabric's provider tree, see placement_traits.fabric_tree: hosts of a leaf, by what groups may do with them.
 LEAF_BLOCK: Final = "CUSTOM_NUMA_EXT_LEAF_BLOCK"  # only as a whole
 LEAF_REST: Final = "CUSTOM_NUMA_EXT_LEAF_REST"  # those beside the block
@@ -91,6 +97,12 @@ POD_UPLINK: Final = (
     "CUSTOM_NUMA_EXT_POD_UPLINK"  # a group that leaves its leafs takes one, an exclusive group all
 )
 LEAF_UPLINK: Final = "CUSTOM_NUMA_EXT_LEAF_UPLINK"  # a leaf's: a group that shares takes a few, one that is quiet all
+# What goes over a leaf's uplinks, see placement_traits.network_demand; no group claims any of it.
+LEAF_UPLINK_MBPS: Final = "CUSTOM_NUMA_EXT_LEAF_UPLINK_MBPS"  # reserved: for latency-critical ones
+LEAF_BE_MBPS: Final = (
+    "CUSTOM_NUMA_EXT_LEAF_BE_MBPS"  # what best-effort servers of one host may send together
+)
+LEAF_MINUTE: Final = "CUSTOM_NUMA_EXT_LEAF_MINUTE"  # when the engine wrote both
 FABRIC_PLAN: Final = (
     "CUSTOM_NUMA_EXT_FABRIC_PLAN"  # one, never taken: finds the tree, and carries its generation
 )
@@ -100,8 +112,13 @@ FABRIC_CLASSES: Final = (
     *LEAF_CLASSES,
     POD_UPLINK,
     LEAF_UPLINK,
+    LEAF_UPLINK_MBPS,
+    LEAF_BE_MBPS,
+    LEAF_MINUTE,
     FABRIC_PLAN,
 )
+# Of a leaf, written by the engine.
+LEAF_LIMIT_CLASSES: Final = (LEAF_BE_MBPS, LEAF_MINUTE)
 # Units of POD_UPLINK in a pod: no fabric has as many groups there.
 WHOLE_UPLINK: Final = 10_000
 # Units of LEAF_UPLINK in a leaf, see nova_numa_ext.policy.network.uplinks; Placement counts to 2^31.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from placement_traits import beats, names, server_costs
+from placement_traits import beats, names, network_demand, server_costs
 from placement_traits.client import NotFoundError, PlacementClient, PlacementError
 from placement_traits.known_providers import RootMissingError
 from placement_traits.pool_reporter import PoolReporter
@@ -20,6 +20,7 @@ CLASSES: Final = (
     *names.PUBLISHED_CLASSES,
     names.BEAT_MINUTE,
     names.BE_BANDWIDTH_PERMILLE,
+    *names.NET_DEMAND_CLASSES,
     *names.FABRIC_CLASSES,
 )
 """All resource classes of ours."""
@@ -91,6 +92,7 @@ def _remove_own(client: PlacementClient, host: str, *, dry_run: bool) -> Removal
         left = _ours(reporter, host)
         held = _held(client, left)
         server_costs.remove(client, host)
+        network_demand.remove(client, host)
         has_beat = beats.remove(client, host)
     gone = sorted(before.providers.keys() - left.providers.keys())
     traits = len(before.traits - left.traits)

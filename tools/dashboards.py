@@ -265,9 +265,11 @@ HOST: Final = Dashboard(
             {
                 f"numa_ext_uplink_sent_mbps{{{HERE}}}": "{{uplink}}, {{by}}",
                 f"numa_ext_uplink_limit_mbps{{{HERE}}}": "{{uplink}}, limit",
+                f"numa_ext_uplink_leaf_limit_mbps{{{HERE}}}": "{{uplink}}, limit for other hosts of the leaf",
             },
             "Mbits",
         ),
+        Panel("Asks for room on its leaf", {f"numa_ext_uplink_asks{{{HERE}}}": "{{uplink}}"}),
         Panel(
             "Learnt benefit of an own domain",
             {f"numa_ext_mapping_benefit{{{HERE}}}": "{{domain}} {{class}}"},

@@ -54,6 +54,18 @@ class LaneOptions(Section):
         change="latency-critical servers wait behind best-effort ones of this host in a switch, where lanes end",
         leave="switches know lanes by DSCP, or latencies are not reported",
     )
+    leaf: bool = option(
+        False,
+        "With throttle and [placement]enabled: where an objective stays violated though nothing on this host is to "
+        "blame, ask in Placement for room on the uplinks of this host's leaf, and hold best-effort servers of this "
+        "host to what the job service's engine says of the leaf ([numa_ext_jobs]leaf_uplinks) for the sake of others. "
+        "What is held for others is never below [slo]be_floor_percent of the uplink in the mean of an hour, and falls "
+        "within five minutes when Placement or the engine is gone. While this host asks, or its best-effort servers "
+        "send a tenth of the uplink, Placement gets two requests each half minute from it.",
+        change="hosts share uplinks of a leaf in switches that know no lanes, and the fabric is in Placement with its "
+        "uplink_mbps",
+        leave="there is no fabric, or switches know lanes by DSCP",
+    )
     strict_cap: float = option(
         0.3,
         "Share of the link up to which latency-critical servers go first. They get no more while others send, so that "

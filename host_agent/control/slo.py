@@ -203,7 +203,7 @@ class SloController:
     def _settle(self) -> None:
         """Write what may stand while objectives are not watched."""
         if self._uplink:
-            self._uplink.rest()
+            self._uplink.release()
         coarse = {be.uuid: be.level for be in self._view.bes}
         self._state = unwatched(self._state, coarse)
         self._enforce(self._view)
@@ -262,6 +262,8 @@ class SloController:
             return
         else:
             self._decide(view, now)
+            if self._uplink:
+                self._uplink.follow(now)
         self._look_around(now)
 
     def _on_hold(self) -> bool:
@@ -283,7 +285,7 @@ class SloController:
             LOG.warning("%s", problem)
             self._report.write(Entry("throttle", Result.FAILED, problem=problem))
         if self._lapsed and self._uplink:
-            self._uplink.rest()
+            self._uplink.release()
         if self._lapsed or before:
             # Nothing is held, so nothing is charged.
             self._state = replace(self._state, seen_s=None)

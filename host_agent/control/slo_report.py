@@ -13,6 +13,7 @@ from typing import Any, Final
 from host_agent.conf.slo import SloOptions
 from host_agent.control.slo_store import PAUSED, UNWATCHED
 from host_agent.decide.slo.floor import LevelHour
+from host_agent.decide.slo.leaf import LeafHold
 from host_agent.decide.slo.shapes import (
     AccountSpent,
     BalmDecision,
@@ -227,6 +228,19 @@ class SloReport:
         if decision.changes and now - self._foreseen_uplink_s >= _FORESEEN_AGAIN_S:
             self._foreseen_uplink_s = now
             self._uplink_decided(seen, decision, use, limit_mbps, Result.WOULD)
+
+    def leaf(self, use: UplinkUse, held: LeafHold) -> None:
+        """Write how far best-effort servers are slowed for the sake of other hosts of the leaf now."""
+        what = {"uplink": use.device, "best_effort_mbps": held.mbps}
+        problem = ""
+        if held.spared:
+            least = self._options.balm.be_floor_percent
+            problem = (
+                f"best-effort servers had {held.hour.mean_level:.0f} % of {use.device} in the mean of the last hour, "
+                f"and [slo]be_floor_percent allows {least:g}: they are not slowed for other hosts for a while"
+            )
+            LOG.warning("%s", problem)
+        self._note("leaf", "", what=what, problem=problem, result=Result.DONE)
 
     def _uplink_decided(
         self,

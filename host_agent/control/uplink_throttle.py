@@ -4,6 +4,10 @@
 It belongs to the SLO controller and has its thread: latencies are read once, for both. What is decided goes as an order
 to the unit of lanes, which alone may write to the host's network; an order is repeated while it is to hold, and lapses
 there by itself. Where no unit answers nothing is decided, for nothing could be done.
+
+Hosts of a leaf share uplinks that none of them sees: with a way to the leaf (:mod:`host_agent.report.leaf`) this host
+asks there for what it cannot mend, and holds its own best-effort servers to what others have asked for, by the same
+order: of two limits the lower one.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,13 +16,16 @@ from typing import Final, Protocol
 
 from host_agent.conf.slo import BalmOptions
 from host_agent.control.slo_report import SloReport
-from host_agent.decide.slo import account, uplink
+from host_agent.decide.slo import account, leaf, uplink
+from host_agent.decide.slo.leaf import LeafHold, RoomRequest
 from host_agent.decide.slo.shapes import BalmPhase, BalmState, SloView, Taken
 from host_agent.decide.slo.uplink import UplinkUse
+from host_agent.decide.slo.violation import states
 from host_agent.model.lanes import UplinkReport
 from host_agent.model.levels import FULL
 from host_agent.model.network import TrafficBytes
 from host_agent.report.metrics import Sample
+from placement_traits.leaf_limits import LeafLimit, NetworkDemand
 from placement_traits.names import Tier
 
 _ASK_S: Final = 1.0
@@ -40,6 +47,20 @@ class LaneUnit(Protocol):
         """Let go of it."""
 
 
+class LeafLink(Protocol):
+    """The way to this host's leaf: :class:`~host_agent.report.leaf.LeafExchange`."""
+
+    @property
+    def limit(self) -> LeafLimit | None:
+        """What is reported of it."""
+
+    def show(self, demand: NetworkDemand, *, listens: bool) -> None:
+        """Have reported there what servers of this host send."""
+
+    def rest(self) -> None:
+        """Have nothing reported, and hear nothing."""
+
+
 class UplinkThrottle:
     """Keeps objectives by an uplink.
 
@@ -48,6 +69,7 @@ class UplinkThrottle:
     :param unit: that carries orders out
     :param counted: returns the bytes of a device since it was made; None: there is no such device
     :param report: journal and metrics
+    :param leaf: the way to the leaf of this host; None: there is none
     """
 
     def __init__(
@@ -57,6 +79,8 @@ class UplinkThrottle:
         unit: LaneUnit,
         counted: Callable[[str], TrafficBytes | None],
         report: SloReport,
+        *,
+        leaf: LeafLink | None = None,
     ) -> None:
         self._options, self._protected = options, protected
         self._unit, self._bytes_of, self._report = unit, counted, report
@@ -68,6 +92,9 @@ class UplinkThrottle:
         self._counted: Mapping[str, TrafficBytes] = {}
         self._counted_s: float | None = None
         self._use: UplinkUse | None = None
+        self._leaf = leaf
+        self._asking, self._held = RoomRequest(), LeafHold()
+        self._ordered: Mapping[str, int] = {}
 
     @property
     def at_work(self) -> bool:
@@ -91,6 +118,7 @@ class UplinkThrottle:
         self._look(now_s)
         use = self._use
         if use is None:
+            self._asking = RoomRequest()
             self._forget()
             return
         state = replace(self.state, taken=account.joined(self.state.taken, taken))
@@ -116,16 +144,58 @@ class UplinkThrottle:
             self.state = replace(self.state, taken=state.taken)
             limit = uplink.limit_mbps(decision.state, use.speed_mbps)
             self._report.foreseen_uplink(seen, decision, use, limit)
+        if self._leaf and acts:
+            here = [lc for lc in seen.objectives if lc.uuid in use.latency_critical]
+            endangered = any(state.bad for state in states(here, self._options).values())
+            idle = may_begin and not self.at_work
+            self._asking = self._asking.after(now_s, violated=endangered, idle=idle)
+
+    def follow(self, now_s: float) -> None:
+        """Say to the leaf what servers send, and hold best-effort ones to what is reported there.
+
+        To be called after :meth:`turn`, and also while no latency of this host is known.
+        """
+        if self._leaf is None:
+            return
+        self._look(now_s)
+        use = self._use
+        if use is None:
+            self._leaf.rest()
+            self._held = self._held.after(now_s, None, 1.0, self._options.be_floor_percent)
+            return
+        theirs = sum(use.best_effort_mbps.values())
+        sent = use.latency_critical_mbps
+        asked = leaf.asked_mbps(sent, use.speed_mbps, self._protected) if self._asking.asks else 0
+        self._leaf.show(
+            NetworkDemand(round(sent), round(theirs), asked), listens=use.best_effort_send_much
+        )
+        before = self._held
+        floor = self._options.be_floor_percent
+        self._held = before.after(now_s, self._leaf.limit, use.speed_mbps, floor)
+        if self._held.mbps != before.mbps or self._held.spared is not before.spared:
+            self._report.leaf(use, self._held)
+        self._order(self._asked_for, now_s)
 
     def rest(self) -> None:
-        """Throttle no server: objectives are not watched."""
+        """Throttle no server for the sake of this host's: their objectives are not watched."""
+        self._asking = RoomRequest()
         if self._asked_for:
-            self._unit.order({})
+            self._asked_for = {}
+            self._send()
         self._forget()
+
+    def release(self) -> None:
+        """Throttle no server, for whose sake ever, and say nothing to the leaf."""
+        self._held = replace(self._held, mbps=None, seen_s=None)
+        self.rest()
+        if self._ordered:
+            self._send()
+        if self._leaf:
+            self._leaf.rest()
 
     def close(self) -> None:
         """Throttle no server, and let go of the unit."""
-        self.rest()
+        self.release()
         self._unit.close()
 
     def samples(self) -> Iterator[Sample]:
@@ -141,6 +211,12 @@ class UplinkThrottle:
         yield "numa_ext_uplink_sent_mbps", (use.device, "best_effort"), theirs
         if use.limit_mbps is not None:
             yield "numa_ext_uplink_limit_mbps", (use.device,), float(use.limit_mbps)
+        if self._leaf:
+            urgent = use.latency_critical_mbps
+            yield "numa_ext_uplink_sent_mbps", (use.device, "latency_critical"), urgent
+            yield "numa_ext_uplink_asks", (use.device,), float(self._asking.asks)
+            if self._held.mbps is not None:
+                yield "numa_ext_uplink_leaf_limit_mbps", (use.device,), float(self._held.mbps)
 
     @property
     def _judged(self) -> str | None:
@@ -154,9 +230,22 @@ class UplinkThrottle:
             self.state = self.state.resting({})
 
     def _order(self, limits: Mapping[str, int], now_s: float) -> None:
-        if limits != self._asked_for or now_s - self._asked_s >= _ASK_S:
-            self._asked_for, self._asked_s = limits, now_s
-            self._unit.order(limits)
+        self._asked_for = limits
+        if self._merged() != self._ordered or now_s - self._asked_s >= _ASK_S:
+            self._asked_s = now_s
+            self._send()
+
+    def _send(self) -> None:
+        self._ordered = self._merged()
+        self._unit.order(self._ordered)
+
+    def _merged(self) -> Mapping[str, int]:
+        """Return the limits of this host and of its leaf, of two the lower one."""
+        use, held = self._use, self._held.mbps
+        if use is None or held is None:
+            return self._asked_for
+        own = self._asked_for.get(use.device, held)
+        return {**self._asked_for, use.device: min(own, held)}
 
     def _look(self, now_s: float) -> None:
         """Hear the unit, and count bytes when a window has ended."""
@@ -177,8 +266,8 @@ class UplinkThrottle:
                 self._use = self._used(self._known, before, now_s - since_s)
 
     def _count(self, known: UplinkReport) -> dict[str, TrafficBytes]:
-        """Return the bytes of uplinks, and of best-effort servers' taps."""
-        names = [*known.uplinks, *(tap for tap, tier in known.taps.items() if tier is Tier.BE)]
+        """Return the bytes of uplinks, and of taps of servers with a tier."""
+        names = [*known.uplinks, *(tap for tap, tier in known.taps.items() if tier)]
         return {name: found for name in names if (found := self._bytes_of(name))}
 
     def _used(
@@ -206,6 +295,11 @@ class UplinkThrottle:
             for name, after in self._counted.items()
             if name in known.taps and name in before
         }
+        of_tier = {
+            tier: {tap: rate for tap, rate in rates.items() if known.taps[tap] is tier}
+            for tier in Tier
+        }
+        urgent_mbps, rates = sum(of_tier[Tier.LC].values()), of_tier[Tier.BE]
         # A guest may send more into its tap than the uplink takes: the rest is dropped there, or stays in this host.
         most = known.limits.get(device, known.uplinks[device])
         left = min(most, max(0.0, sent[device]))
@@ -227,4 +321,5 @@ class UplinkThrottle:
             theirs,
             urgent,
             known.limits.get(device),
+            min(urgent_mbps, left),
         )

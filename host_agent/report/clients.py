@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from host_agent.report.claimed import ClaimReader
     from placement_traits.beats import BeatWriter
     from placement_traits.client import PlacementClient
+    from placement_traits.network_demand import DemandWriter, LeafReader
     from placement_traits.reporter import Reporter
     from placement_traits.server_costs import CostWriter
 
@@ -137,6 +138,19 @@ def make_cost_writer(conf: Configuration, root: str) -> "CostWriter":
     from placement_traits.server_costs import CostWriter
 
     return CostWriter(PlacementClient(make_adapter(conf)), root)
+
+
+def make_leaf_sides(conf: Configuration, root: str) -> "tuple[DemandWriter, LeafReader]":
+    """Return what says to Placement what this host's servers send, and what reads what is reported of its leaf.
+
+    :param root: name of nova's root provider
+    :raises CapabilityMissingError: ``[placement]`` holds no credentials
+    """
+    from placement_traits.client import PlacementClient
+    from placement_traits.network_demand import DemandWriter, LeafReader
+
+    client = PlacementClient(make_adapter(conf))
+    return DemandWriter(client, root), LeafReader(client, root)
 
 
 def make_claim_reader(conf: Configuration, root: str) -> "ClaimReader":

@@ -295,14 +295,26 @@ METRICS: Final[dict[str, MetricSpec]] = {
         MetricSpec(
             "numa_ext_uplink_sent_mbps",
             "gauge",
-            "What was sent over an uplink in the last second, Mbit/s: all, and by "
-            "best-effort servers out of their taps.",
+            "What was sent over an uplink in the last second, Mbit/s: all, and by best-effort servers out of their "
+            "taps; with [lanes]leaf by latency-critical ones, too.",
             ("uplink", "by"),
         ),
         MetricSpec(
             "numa_ext_uplink_limit_mbps",
             "gauge",
             "What best-effort servers may send together, Mbit/s; missing while they may as much as goes.",
+            ("uplink",),
+        ),
+        MetricSpec(
+            "numa_ext_uplink_leaf_limit_mbps",
+            "gauge",
+            "What of it is for the sake of other hosts of the leaf, Mbit/s ([lanes]leaf); missing while nothing is.",
+            ("uplink",),
+        ),
+        MetricSpec(
+            "numa_ext_uplink_asks",
+            "gauge",
+            "1 while this host asks for room on the uplinks of its leaf ([lanes]leaf).",
             ("uplink",),
         ),
         MetricSpec(

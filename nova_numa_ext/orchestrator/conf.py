@@ -280,6 +280,34 @@ class EngineOptions(Section):
         change="Placement is loaded by it (raise)",
         leave="amounts that a late request has claimed should be free soon",
     )
+    leaf_uplinks: bool = option(
+        False,
+        "Say on leafs of fabrics what best-effort servers of their hosts may send, while agents ask for room on the "
+        "uplinks for latency-critical ones whose objectives are violated ([lanes]leaf of numa-host-agent). Only leafs "
+        "whose plan has ``uplink_mbps`` are spoken of, and only agents with that option ask or listen. Where none "
+        "does, a look costs Placement two requests.",
+        change="latency-critical servers wait on uplinks that hosts share, in switches that know no lanes",
+        leave="switches know lanes by DSCP, or hosts have no lanes",
+    )
+    leaf_uplinks_interval_s: float = option(
+        30.0,
+        "Seconds between two looks at what agents ask for: how late best-effort servers of other hosts are slowed, "
+        "beside as many seconds of their agents. A limit that no host asks for any more grows by a quarter each time.",
+        minimum=5.0,
+        maximum=60.0,
+        change="Placement is loaded by it (raise), or half a minute is too late (lower)",
+        leave="it is not",
+    )
+    leaf_uplinks_kept: float = option(
+        0.3,
+        "Share of a leaf's uplinks that is kept for latency-critical servers at most, whatever agents ask for: the "
+        "rest is best-effort servers', in equal parts of those hosts that use as much. It bounds what a host that is "
+        "broken into can do to its neighbours.",
+        minimum=0.01,
+        maximum=0.9,
+        change="latency-critical servers of a leaf send more than that together",
+        leave="they send little",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from nova_numa_ext.metrics import Sample
 from nova_numa_ext.orchestrator.cloud.hosts import ServerHosts
 from nova_numa_ext.orchestrator.cloud.room import ServerRoom
 from nova_numa_ext.orchestrator.cloud.trusts import Trusts
+from nova_numa_ext.orchestrator.cloud.uplinks import LeafUplinks
 from nova_numa_ext.orchestrator.conf import EngineOptions
 from nova_numa_ext.orchestrator.ended_trusts import delete_ended
 from nova_numa_ext.orchestrator.hints import PlanHints
@@ -107,6 +108,7 @@ class EngineServices:
     :param tell: called with each job that this engine has moved to another state, and the reasons; waits for nothing
     :param flavors: what nova says that servers ask of remote GPUs; None: their hosts' word counts
     :param room: whether any host has room for a member of an elastic group; None: nova alone says it
+    :param uplinks: says on leafs what best-effort servers may send; None: nothing does
     """
 
     trusts: Trusts
@@ -116,6 +118,7 @@ class EngineServices:
     tell: Callable[[StoredJob, Sequence[Reason]], None] = lambda _job, _reasons: None
     flavors: FlavorOf | None = None
     room: ServerRoom | None = None
+    uplinks: LeafUplinks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,8 @@ class JobEngine:
         self._reconciling = threading.Lock()
         self._reconciled_s = self._late_s = time.monotonic()
         self._late = threading.Lock()
+        self._uplinks, self._uplinks_s = services.uplinks, -inf
+        self._limiting = threading.Lock()
         self._looked_s: dict[str, float] = {}
         self._trust_checks = TrustChecks(options)
         self._wakes = Wakes(database)
@@ -275,6 +280,11 @@ class JobEngine:
         if now_s >= self._reconciled_s + interval_s:
             self._reconciled_s = now_s
             self._watchers.give(Concern.CLAIMS, partial(self._reconcile, engaged))
+        if self._uplinks and now_s >= self._uplinks_s + self._options.leaf_uplinks_interval_s:
+            self._uplinks_s = now_s
+            self._watchers.give(
+                Concern.UPLINKS, partial(self._limit_uplinks, self._uplinks, engaged)
+            )
         return None if turn.over else self._hands.done()
 
     def stop(self, seconds: float) -> bool:
@@ -403,6 +413,16 @@ class JobEngine:
             )
         finally:
             self._late.release()
+
+    def _limit_uplinks(self, uplinks: LeafUplinks, engaged: Engaged) -> None:
+        """Say on leafs what best-effort servers may send; one look at a time."""
+        if not self._limiting.acquire(blocking=False):
+            return
+        try:
+            lead = engaged.lead
+            self._look(Concern.UPLINKS, "uplinks of leafs", lambda: uplinks.look(lead))
+        finally:
+            self._limiting.release()
 
     def _look(self, key: str, what: str, look: Callable[[], int]) -> None:
         try:

@@ -32,6 +32,7 @@ class Concern(StrEnum):
     LEASE_CLAIMS = "claims of leases"
     SCALING = "elastic groups"
     WAKES = "wakes"
+    UPLINKS = "uplinks of leafs"
 
 
 @dataclass(frozen=True, slots=True)

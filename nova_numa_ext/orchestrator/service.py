@@ -33,6 +33,7 @@ from nova_numa_ext import endpoints, metrics
 from nova_numa_ext.job_hint import hint_keys
 from nova_numa_ext.orchestrator import conf as jobs_conf
 from nova_numa_ext.orchestrator import decide, known_options, notify, startup
+from nova_numa_ext.orchestrator.cloud.uplinks import LeafUplinks
 from nova_numa_ext.orchestrator.conf import EngineOptions, FlavorSource
 from nova_numa_ext.orchestrator.engine import EngineServices, JobEngine, JobPlanning
 from nova_numa_ext.orchestrator.hints import PlanHints
@@ -117,6 +118,7 @@ def made(conf: cfg.ConfigOpts, options: EngineOptions) -> JobEngine:
             notify.configured(conf, jobs_conf.read(conf).notify, socket.gethostname()),
             _flavors(conf, options),
             startup.room(endpoints.placement(conf)),
+            _uplinks(conf, options),
         ),
         JobPlanning(
             decide.made(conf, endpoints.placement(conf)).decide,
@@ -133,6 +135,13 @@ def _flavors(conf: cfg.ConfigOpts, options: EngineOptions) -> FlavorOf | None:
     if options.remote_gpu_flavors is FlavorSource.HOSTS:
         return None
     return startup.flavors(endpoints.compute(conf)).remote_gpus
+
+
+def _uplinks(conf: cfg.ConfigOpts, options: EngineOptions) -> LeafUplinks | None:
+    """Return what says on leafs what best-effort servers may send, None where nothing is to."""
+    if not options.leaf_uplinks:
+        return None
+    return startup.uplinks(endpoints.placement(conf), options.leaf_uplinks_kept)
 
 
 def run(

@@ -31,6 +31,7 @@ from nova_numa_ext.orchestrator.cloud.flavors import ServerFlavors
 from nova_numa_ext.orchestrator.cloud.hosts import ServerHosts
 from nova_numa_ext.orchestrator.cloud.keystone import REQUEST_TIMEOUT_S, KeystoneTrusts
 from nova_numa_ext.orchestrator.cloud.room import ServerRoom
+from nova_numa_ext.orchestrator.cloud.uplinks import LeafUplinks
 from nova_numa_ext.orchestrator.store import database
 from placement_traits import pool_reader
 from placement_traits.claim_store import ClaimStore
@@ -184,6 +185,14 @@ def flavors(compute: adapter.Adapter) -> ServerFlavors:
 def room(placement: adapter.Adapter) -> ServerRoom:
     """Return what asks Placement for room; decisions on elastic groups do not wait for it for long."""
     return ServerRoom(_prompt(placement))
+
+
+def uplinks(placement: adapter.Adapter, most_kept: float) -> LeafUplinks:
+    """Return what says on leafs what best-effort servers may send; looks do not wait for Placement for long.
+
+    :param most_kept: share of uplinks that is kept for latency-critical servers at most
+    """
+    return LeafUplinks(_prompt(placement), most_kept)
 
 
 def lent(placement: adapter.Adapter) -> Callable[[], tuple[Pool, ...]]:

@@ -38,6 +38,7 @@ class World:
     :param name: of its engines, which are numbered
     :param lasts_s: seconds of a term
     :param tell: called with each job that comes to another state
+    :param uplinks: what says on leafs what best-effort servers may send
     :param options: of the engines; without them all is done in the thread of the rounds, and all in each round
     """
 
@@ -51,6 +52,7 @@ class World:
         name="engine",
         lasts_s=LASTS_S,
         tell=None,
+        uplinks=None,
         **options,
     ):
         self.url = url or f"sqlite:///{folder}/jobs.db"
@@ -69,6 +71,7 @@ class World:
         self.claims_of_plans = ()
         self.hint_keys = HintKeys()
         self.slots = 100
+        self.uplinks = uplinks
         self.tell = tell or (lambda _job, _reasons: None)
         self.engines = 0
         self.engine = self.start()
@@ -79,7 +82,9 @@ class World:
         self.engine = JobEngine(
             f"{self.name}-{self.engines}",
             self.database,
-            EngineServices(self.trusts, self.claims, self.hosts, tell=self.tell),
+            EngineServices(
+                self.trusts, self.claims, self.hosts, tell=self.tell, uplinks=self.uplinks
+            ),
             JobPlanning(self.decide, PlanHints(self.hint_keys)),
             self.options,
             lasts_s=self.lasts_s,

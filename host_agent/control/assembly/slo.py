@@ -22,7 +22,8 @@ from host_agent.observe.latency.channel import ChannelFeed, PortSockets
 from host_agent.observe.latency.ports import SloPorts
 from host_agent.observe.latency.sources import SloSources
 from host_agent.observe.network import traffic
-from host_agent.report.clients import make_adapter
+from host_agent.report.clients import make_adapter, make_leaf_sides
+from host_agent.report.leaf import LeafExchange, Listening, Sayer
 from host_agent.util.background import BackgroundTasks
 from placement_traits.topology import HostTopology
 
@@ -49,7 +50,9 @@ def build(host: RefinerHost) -> SloController | None:
         def counted(device: str) -> TrafficBytes | None:
             return traffic(paths.sys, (device,))
 
-        uplink = UplinkThrottle(slo.balm, conf.lanes.strict_cap, unit, counted, report)
+        uplink = UplinkThrottle(
+            slo.balm, conf.lanes.strict_cap, unit, counted, report, leaf=_leaf(host)
+        )
     return SloController(
         slo,
         SloSources(ChannelFeed(slo.feed, PortSockets()), host.feeds),
@@ -66,6 +69,18 @@ def build(host: RefinerHost) -> SloController | None:
         report,
         uplink=uplink,
     )
+
+
+def _leaf(host: RefinerHost) -> LeafExchange | None:
+    """Return the way to this host's leaf, None where it is not to be used."""
+    conf = host.conf
+    if not (conf.lanes.leaf and conf.placement.enabled):
+        return None
+
+    def sides() -> tuple[Sayer, Listening]:
+        return make_leaf_sides(conf, conf.host.name or host.source.hostname())
+
+    return LeafExchange(sides, BackgroundTasks("slo-leaf", 2))
 
 
 @dataclass(frozen=True, slots=True)

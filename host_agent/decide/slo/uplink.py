@@ -47,6 +47,7 @@ class UplinkUse:
     :param best_effort_mbps: that each best-effort server sends by taps that can be limited
     :param latency_critical: servers that send by the same uplink
     :param limit_mbps: what best-effort servers may send together, the effective limit; None: as much as goes
+    :param latency_critical_mbps: that servers of that tier send, what stays in this host included
     """
 
     device: str
@@ -55,12 +56,18 @@ class UplinkUse:
     best_effort_mbps: Mapping[str, float]
     latency_critical: frozenset[str]
     limit_mbps: int | None = None
+    latency_critical_mbps: float = 0.0
+
+    @property
+    def best_effort_send_much(self) -> bool:
+        """They send much over it, whether others send more or not."""
+        return sum(self.best_effort_mbps.values()) >= _MUCH * self.speed_mbps
 
     @property
     def may_be_cause(self) -> bool:
         """Best-effort servers send much over it, and most of what is sent."""
         theirs = sum(self.best_effort_mbps.values())
-        return theirs >= max(_MUCH * self.speed_mbps, self.sent_mbps / 2)
+        return self.best_effort_send_much and theirs >= self.sent_mbps / 2
 
 
 def view(seen: SloView, use: UplinkUse, protected: float) -> SloView:

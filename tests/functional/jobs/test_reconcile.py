@@ -30,7 +30,7 @@ from nova_numa_ext.policy.jobs.plan import ProviderAmount
 from nova_numa_ext.policy.jobs.states import JobState
 from placement_traits.claim_store import ClaimStore
 from placement_traits.claims import Claim
-from placement_traits.errors import ConflictError
+from placement_traits.errors import ConflictError, NumaExtError
 from placement_traits.names import JOB_CONSUMER, RemoteGpuApi, ServiceLevel
 from tests.support.jobs_database import new_job, part
 from tests.support.jobs_world import USER, World
@@ -375,3 +375,37 @@ def test_a_trust_of_an_elastic_group_is_not_lost(late_world, clock):
         assert lost.release(lambda: None) == 0
     groups.delete("g")
     assert ended.all() == {"of-a-group"}
+
+
+class Uplinks:
+    """What says on leafs what best-effort servers may send; it fails where it is told to."""
+
+    def __init__(self):
+        self.looks, self.error = 0, None
+
+    def look(self, may):
+        self.looks += 1
+        if self.error:
+            raise self.error
+        may()
+        return 0
+
+
+def test_the_leading_engine_looks_at_uplinks_of_leafs_in_its_time(tmp_path, monkeypatch, caplog):
+    """Also after a look that failed, and no other engine beside it."""
+    clock, uplinks = [0.0], Uplinks()
+    monkeypatch.setattr(engine, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    world = World(tmp_path, NoClaims(), uplinks=uplinks, leaf_uplinks_interval_s=30.0)
+    first, second = world.engine, world.start()
+    first.round()
+    assert second.round() is None
+    assert uplinks.looks == 1
+    clock[0] = 29.0
+    first.round()
+    assert uplinks.looks == 1
+    clock[0], uplinks.error = 30.0, NumaExtError("Placement is silent.")
+    first.round()
+    assert "uplinks of leafs are not looked for now" in caplog.text
+    clock[0], uplinks.error = 60.0, None
+    first.round()
+    assert uplinks.looks == 3

@@ -26,6 +26,7 @@ from tests.support.fabrics import fabric
 PLAN = fabric([5, 5, 2], leafs_per_pod=2, uplinks_mbps=(250_000, None, None), host_mbps=200_000)
 
 UPLINK = {"LEAF_UPLINK": (1_000_000_000, 1, 0)}
+KNOWN_UPLINK = {**UPLINK, "LEAF_UPLINK_MBPS": (250_000, 1, 0)}
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def test_the_whole_tree(applied):
         "net:train:l000": (
             "net:train:p00",
             "LEAF_TRAIN_L000 NET_BLOCK_4 NET_INDEX_0 NET_LEVEL_LEAF NET_OVERSUBSCRIPTION_400",
-            {"LEAF_BLOCK": (4, 4, 0), "LEAF_REST": (1, 1, 0), **UPLINK},
+            {"LEAF_BLOCK": (4, 4, 0), "LEAF_REST": (1, 1, 0), **KNOWN_UPLINK},
         ),
         "net:train:l001": (
             "net:train:p00",
@@ -188,7 +189,7 @@ def test_a_leaf_that_groups_hold_does_not_shrink(applied):
     assert tree(applied) == before
     ClaimStore(applied.client).write(emptied(group))
     applied.writer.apply(smaller)
-    assert tree(applied)["net:train:l000"][2] == {"LEAF_REST": (3, 1, 0), **UPLINK}
+    assert tree(applied)["net:train:l000"][2] == {"LEAF_REST": (3, 1, 0), **KNOWN_UPLINK}
     assert names.leaf_trait("train", "l000") not in host_traits(applied, "l000-00")
 
 
@@ -307,7 +308,7 @@ def test_a_drained_leaf_takes_no_group_and_stays_so_when_the_plan_is_applied_aga
     assert tree(applied)["net:train:l000"][2] == {
         "LEAF_BLOCK": (4, 4, 4),
         "LEAF_REST": (1, 1, 1),
-        **UPLINK,
+        **KNOWN_UPLINK,
     }
     assert applied.writer.drain("train", "l000", on=False)
     claim(applied, l000=(LEAF_REST, 1))

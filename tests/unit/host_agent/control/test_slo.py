@@ -121,7 +121,7 @@ class Uplink:
         self.state = BalmState()
         self.at_work = False
         self.turns: list[tuple[bool, bool]] = []
-        self.rested = 0
+        self.rested = self.released = self.followed = 0
         self.closed = False
         self.interfaces: Mapping[str, tuple[str, ...]] = {}
 
@@ -134,8 +134,14 @@ class Uplink:
         self.turns.append((may_begin, acts))
         assert seen.objectives, "latencies are read once, for both"
 
+    def follow(self, now_s: float) -> None:
+        self.followed += 1
+
     def rest(self) -> None:
         self.rested += 1
+
+    def release(self) -> None:
+        self.released += 1
 
     def close(self) -> None:
         self.closed = True
@@ -450,7 +456,7 @@ def test_uplinks_are_left_alone_where_nobody_watches(
     bench: Bench, beside: Uplink, why: str
 ) -> None:
     bench.watch()
-    rested = beside.rested
+    rested, released = beside.rested, beside.released
     if why == "paused":
         (bench.folder / "paused").touch()
     elif why == "lapsed":
@@ -460,8 +466,14 @@ def test_uplinks_are_left_alone_where_nobody_watches(
     else:
         bench.guests["lc"].hang_up()
         bench.poll(SILENCE_S + 5.0)
+    followed = beside.followed
     bench.poll()
-    assert beside.rested > rested
+    bench.poll()
+    if why == "silent":  # others of the leaf may still wait for its best-effort servers
+        assert beside.rested > rested and beside.released == released
+        assert beside.followed > followed
+    else:
+        assert beside.released > released and beside.followed == followed
     bench.controller.close()
     assert beside.closed
 
