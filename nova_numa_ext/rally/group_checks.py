@@ -77,8 +77,9 @@ class SharingFindings:
         return cls(tuple(groups), others, of_leafs, of_pods)
 
     def chart(self) -> dict[str, Any]:
-        """Return the sample: groups, and those of them that share uplinks."""
-        return samples.chart(Topic.SHARING, len(self.groups), sum(map(bool, self.others.values())))
+        """Return the sample: groups of several leafs, for others use no uplinks, and those of them that share."""
+        large = sum(len(each.leafs) > 1 for each in self.groups)
+        return samples.chart(Topic.SHARING, large, sum(map(bool, self.others.values())))
 
     def rows(self) -> list[list[Any]]:
         """Return a row of :data:`COLUMNS` for each group."""

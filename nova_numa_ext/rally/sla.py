@@ -132,7 +132,7 @@ class GroupsKeepTheirLimits(_Faults):
 
 @sla.configure(name="numa_ext_sharing")
 class GroupsKeepApart(_Faults):
-    """Most groups that may share uplinks with another one; at_least counts groups."""
+    """Most groups that may share uplinks with another one; at_least counts groups of several leafs."""
 
     TOPIC = Topic.SHARING
 

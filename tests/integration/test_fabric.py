@@ -15,6 +15,7 @@ import pytest
 from placement_traits.client import PlacementClient
 from tests.integration.cloud import LabCloud, Server
 from tests.integration.fake_computes import FakeComputes
+from tests.integration.test_rally import rally
 
 PODS, LEAFS_PER_POD, HOSTS_PER_LEAF = 3, 2, 4
 LEAFS = [f"l{number}" for number in range(PODS * LEAFS_PER_POD)]
@@ -45,6 +46,15 @@ class Story:
         """Run ``openstack numa WORDS`` and return its rows."""
         done = self.cloud.openstack("numa", *words, "-f", "json")
         return list(json.loads(done.stdout))
+
+    def plan(self, folder: Path) -> None:
+        """Have the fabric in Placement, from a file of Slurm's, and nova-scheduler know it."""
+        (folder / "topology.conf").write_text(SLURM)
+        words = ("numa", "fabric", "import", "--from", "slurm-conf", f"{folder}/topology.conf")
+        (folder / "plan.yaml").write_text(self.cloud.openstack(*words, "--name", FABRIC).stdout)
+        applied = self.numa("fabric", "apply", f"{folder}/plan.yaml")
+        assert {row["Result"] for row in applied} == {"done"}
+        self.computes.wait_until_read()
 
     def group(self) -> str:
         """Make a server group; returns its uuid."""
@@ -122,13 +132,7 @@ def test_groups_of_two_leafs_are_alone_in_a_pod_and_a_server_that_is_replaced_co
 ) -> None:
     """Design 8.4, check 6, with a real nova: made, shown, refused, replaced, swept."""
     cloud = story.cloud
-    (tmp_path / "topology.conf").write_text(SLURM)
-    words = ("numa", "fabric", "import", "--from", "slurm-conf", f"{tmp_path}/topology.conf")
-    plan = cloud.openstack(*words, "--name", FABRIC).stdout
-    (tmp_path / "plan.yaml").write_text(plan)
-    applied = story.numa("fabric", "apply", f"{tmp_path}/plan.yaml")
-    assert {row["Result"] for row in applied} == {"done"}
-    story.computes.wait_until_read()
+    story.plan(tmp_path)
     flavor = cloud.flavor(QUIET)
 
     groups = [story.group() for _ in range(4)]
@@ -177,3 +181,18 @@ def test_groups_of_two_leafs_are_alone_in_a_pod_and_a_server_that_is_replaced_co
     assert swept == {groups[0]: "released", **dict.fromkeys(groups[1:3], "in use")}
     late = leafs_of(story.made(flavor, groups[3], size))
     assert {*late} == {*used[:2]}
+
+
+@pytest.mark.long
+def test_rally_reports_that_quiet_groups_keep_apart_and_is_red_where_they_fit_in_a_leaf(
+    story: Story, tmp_path: Path
+) -> None:
+    """Two groups of two leafs each; then one that uses no uplinks, of which a task can say nothing."""
+    story.plan(tmp_path)
+    run = rally(story.cloud, "groups", groups=[2 * HOSTS_PER_LEAF] * 2)
+    assert run.status == 0, run.output
+    assert run.failed() == set()
+    story.numa("fabric", "sweep")
+    small = rally(story.cloud, "groups", groups=[HOSTS_PER_LEAF])
+    assert small.failed() == {"numa_ext_sharing"}, small.output
+    assert small.status == 1
