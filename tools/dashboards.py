@@ -355,6 +355,13 @@ SERVER: Final = Dashboard(
             {f"numa_ext_server_network_class{{{MINE}}} == 1": "{{class}}"},
         ),
         Panel(
+            "Traffic by level of the network",
+            {
+                f"numa_ext_server_network_level_mbps{{{MINE}}}": "{{level}}, estimated: {{estimated}}"
+            },
+            "Mbits",
+        ),
+        Panel(
             "Its bandwidth level, decided and in the kernel",
             {
                 f"numa_ext_server_mba_percent{{{MINE}}}": "decided, L3 {{l3}}",

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from host_agent.cmd.daemon import run_daemon
 from host_agent.conf.configuration import Configuration
@@ -37,18 +37,15 @@ from host_agent.model import workload
 from host_agent.model.lanes import LanePort, LaneQueue, UplinkFacts
 from host_agent.model.workload import Activity
 from host_agent.observe.ports import Get, NetworkPort, ports_of
-from host_agent.report.clients import make_adapter, make_reporter
+from host_agent.report.clients import make_neutron, make_reporter
 from host_agent.report.lanes import LaneTrait
 from host_agent.util.background import BackgroundTasks
 from host_agent.util.last_answer import LastAnswer
 from host_agent.util.single_instance import single_instance
 from placement_traits.command_line import add_version, whole_from
 from placement_traits.errors import (
-    LONGEST_TEXT,
     InvalidValueError,
     NumaExtError,
-    ServiceUnavailableError,
-    cut,
 )
 from placement_traits.names import Tier
 from placement_traits.oslo_options import ConfigurationError
@@ -280,7 +277,7 @@ class Servers:
         """
         libvirt = LibvirtSource(conf.libvirt_host.uri, conf.libvirt_host.timeout_s)
         host = conf.lanes.neutron_host or conf.host.name or libvirt.hostname()
-        return cls(libvirt, asks(make_adapter(conf, "network")), host, conf.lanes.ports_every_s)
+        return cls(libvirt, make_neutron(conf), host, conf.lanes.ports_every_s)
 
     def ports(self, now_s: float) -> tuple[LanePort, ...]:
         """Return the ports that Neutron names; without an answer of it those of its last one.
@@ -323,23 +320,6 @@ class Servers:
 
 def _port(tap: str, tier: Tier | None, port: NetworkPort) -> LanePort:
     return LanePort(tap, tier, port.network, port.has_policy, port.is_behind_veth, port.bypasses)
-
-
-def asks(adapter: Any) -> Get:
-    """Return what asks a service for a document.
-
-    :param adapter: keystoneauth's
-    """
-    from keystoneauth1 import exceptions
-
-    def get(path: str, query: Mapping[str, str]) -> Any:
-        try:
-            return adapter.get(path, params=dict(query)).json()
-        except (exceptions.ClientException, ValueError) as error:
-            why = cut(str(error), LONGEST_TEXT)
-            raise ServiceUnavailableError(f"Neutron does not answer: {why}") from error
-
-    return get
 
 
 if __name__ == "__main__":

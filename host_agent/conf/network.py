@@ -23,6 +23,15 @@ class NetworkUseOptions(Section):
         change="you want to see which servers should have another ``numa_ext:net_class`` in their flavor",
         leave="there is no fabric",
     )
+    levels: bool = option(
+        False,
+        "Estimate what of servers' traffic leaves their leaf, and the node above it, from where the other servers of "
+        "their networks are, and let classes follow from that instead of from all bytes. Neutron is asked each ten "
+        "minutes, once for each network of this host, and must show this host's Keystone user the ports of all "
+        "projects with their bindings; Placement is asked five times, and needs [placement]enabled and the fabric.",
+        change="servers talk with others of their leaf, and their classes are too high",
+        leave="there is no fabric, or Neutron shows ports to administrators only",
+    )
     window_s: float = option(
         60.0,
         "Seconds over which bytes are counted for a class. A server's first class is there after one window, another "

@@ -25,7 +25,7 @@ _KIND: Final[Mapping[str, LaneNetwork]] = {
     "flat": LaneNetwork.FLAT,
 }
 _PAGE: Final = 500
-_TAP_LENGTH: Final = 14  # what nova makes of a port's UUID
+TAP_LENGTH: Final = 14  # what nova makes of a port's UUID
 _THROUGH_KERNEL: Final = frozenset({"ovs", "bridge", "tap"})
 
 
@@ -53,15 +53,15 @@ def ports_of(get: Get, host: str) -> dict[str, NetworkPort]:
     :raises InvalidValueError: it answers something else than ports and networks
     """
     try:
-        listed = list(_pages(get, "ports", {"binding:host_id": host}))
+        listed = list(pages(get, "ports", {"binding:host_id": host}))
         used = {str(port["network_id"]) for port in listed}
-        networks = {str(each["id"]): each for each in _pages(get, "networks", {})} if used else {}
+        networks = {str(each["id"]): each for each in pages(get, "networks", {})} if used else {}
         found = {}
         for port in listed:
             network = networks.get(str(port["network_id"]), {})
             kind = _KIND.get(str(network.get("provider:network_type")))
             if kind is not None:
-                found[f"tap{port['id']}"[:_TAP_LENGTH]] = _port(port, network, kind)
+                found[f"tap{port['id']}"[:TAP_LENGTH]] = _port(port, network, kind)
     except (AttributeError, KeyError, TypeError) as error:
         raise InvalidValueError("Neutron's answer", repr(error), "ports and networks") from error
     return found
@@ -83,7 +83,11 @@ def _port(port: Mapping[str, Any], network: Mapping[str, Any], kind: LaneNetwork
     )
 
 
-def _pages(get: Get, noun: str, query: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
+def pages(get: Get, noun: str, query: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
+    """Yield what Neutron lists, page by page.
+
+    :param noun: what, in the plural
+    """
     marker: dict[str, str] = {}
     while True:
         page = get(f"/v2.0/{noun}", {**query, "limit": str(_PAGE), **marker})[noun]

@@ -4,18 +4,27 @@
 Their libraries are imported where they are needed: loading keystoneauth takes long.
 """
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from oslo_config import cfg
 
 from host_agent.conf.configuration import Configuration, credentials_readable
-from placement_traits.errors import CapabilityMissingError
+from host_agent.observe.peers import peers_of
+from host_agent.observe.ports import Get
+from placement_traits.errors import (
+    LONGEST_TEXT,
+    CapabilityMissingError,
+    ServiceUnavailableError,
+    cut,
+)
 from placement_traits.oslo_options import ConfigurationError
 
 if TYPE_CHECKING:
     from host_agent.report.claimed import ClaimReader
     from placement_traits.beats import BeatWriter
     from placement_traits.client import PlacementClient
+    from placement_traits.leaf_neighbours import LeafNeighbours
     from placement_traits.network_demand import DemandWriter, LeafReader
     from placement_traits.reporter import Reporter
     from placement_traits.server_costs import CostWriter
@@ -89,6 +98,48 @@ def make_adapter(
     return loading.load_adapter_from_conf_options(
         conf.oslo, "placement", session=session, auth=auth, service_type="placement"
     )
+
+
+def make_neutron(conf: Configuration) -> Get:
+    """Return what asks Neutron for a document, with the credentials of ``[placement]``.
+
+    Errors as of :func:`make_adapter`.
+
+    :raises ServiceUnavailableError: what is returned raises it where Neutron does not answer
+    """
+    from keystoneauth1 import exceptions
+
+    adapter = make_adapter(conf, "network")
+
+    def get(path: str, query: Mapping[str, str]) -> Any:
+        try:
+            return adapter.get(path, params=dict(query)).json()
+        except (exceptions.ClientException, ValueError) as error:
+            why = cut(str(error), LONGEST_TEXT)
+            raise ServiceUnavailableError(f"Neutron does not answer: {why}") from error
+
+    return get
+
+
+def make_peers(
+    conf: Configuration, root: Callable[[], str]
+) -> Callable[[], tuple[Mapping[str, Mapping[str, int]], "LeafNeighbours | None"]]:
+    """Return what asks where the peers of servers are: ports by host of each tap's network, neighbours of this host.
+
+    :param root: returns the name of nova's root provider
+    """
+
+    def ask() -> tuple[Mapping[str, Mapping[str, int]], "LeafNeighbours | None"]:
+        from placement_traits.client import PlacementClient
+        from placement_traits.leaf_neighbours import neighbours
+
+        host = root()
+        found = neighbours(PlacementClient(make_adapter(conf)), host)
+        if found is None:  # without a leaf nothing follows from them
+            return {}, None
+        return peers_of(make_neutron(conf), conf.lanes.neutron_host or host), found
+
+    return ask
 
 
 def make_reporter(conf: Configuration, timeout_s: float | None = None) -> "Reporter":

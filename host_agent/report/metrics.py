@@ -282,8 +282,16 @@ METRICS: Final[dict[str, MetricSpec]] = {
         MetricSpec(
             "numa_ext_server_network_class",
             "gauge",
-            "1 for how much a server uses the network; estimated: all its bytes count as if they left the leaf.",
+            "1 for how much a server uses the network; estimated: without [network]levels all its bytes count as if "
+            "they left the leaf.",
             (*_SERVER, "class"),
+        ),
+        MetricSpec(
+            "numa_ext_server_network_level_mbps",
+            "gauge",
+            "What of a server's traffic crosses a level in the last [network]window_s, Mbit/s, the larger one of both "
+            "directions: server, all of it, which is counted; leaf and pod, what leaves these, which is estimated.",
+            (*_SERVER, "level", "estimated"),
         ),
         MetricSpec(
             "numa_ext_uplink_throttle_phase",

@@ -32,10 +32,11 @@ from host_agent.observe.denied import DenyList
 from host_agent.observe.foreign_balancers import Guard
 from host_agent.observe.latency import feeds as latency_feeds
 from host_agent.observe.snapshot import Observer
+from host_agent.report.clients import make_peers
 from host_agent.report.costs import Costs
 from host_agent.report.groups import GroupMetrics
 from host_agent.report.metrics import Measured, Metrics
-from host_agent.report.network import NetworkUse
+from host_agent.report.network import KnownPeers, NetworkUse
 from host_agent.report.publisher import Publisher
 from placement_traits.service_manager import ServiceManager
 
@@ -217,6 +218,14 @@ def _agent(ground: _Ground, stages: Stages, listeners: Listeners) -> Agent:
     return Agent(stages, conf, files, listeners, rollout=rollout, write=write)
 
 
+def _peers(ground: _Ground) -> KnownPeers | None:
+    """Return what knows where the peers of servers are, None where nothing is to be estimated."""
+    conf = ground.conf
+    if not (conf.network.levels and conf.placement.enabled):
+        return None
+    return KnownPeers(make_peers(conf, lambda: conf.host.name or ground.source.hostname()))
+
+
 def _listeners(
     ground: _Ground,
     refined_by: Sequence[Refiner],
@@ -229,7 +238,7 @@ def _listeners(
     done: list[Listener] = [metrics, *(one for one in refined_by if isinstance(one, Listener))]
     done += [in_control] if ground.throttles else []
     done += [publisher] if publisher else []
-    network = NetworkUse(ground.conf.network, ground.conf.paths.sys)
+    network = NetworkUse(ground.conf.network, ground.conf.paths.sys, ground.journal, _peers(ground))
     done += [ground.rollout, groups, costs, network, service_manager]
     metrics.include(groups)
     metrics.include(network)

@@ -9,6 +9,7 @@ from placement_traits.client import PlacementError
 from placement_traits.errors import ConflictError
 from placement_traits.fabric_tree import FabricWriter
 from placement_traits.leaf_limits import LeafLimit, NetworkDemand
+from placement_traits.leaf_neighbours import neighbours
 from placement_traits.network_demand import DemandWriter, LeafReader
 from tests.support.fabrics import fabric
 
@@ -312,3 +313,12 @@ def test_a_host_that_is_taken_out_leaves_nothing(leafs) -> None:
     name = network_demand.provider(LC)
     assert leafs.client.provider_named(name) is None
     assert leafs.client.provider_named(beats.provider(LC)) is None
+
+
+def test_neighbours_are_those_of_the_leaf_and_of_the_pod(leafs) -> None:
+    found = neighbours(leafs.client, LC)
+    assert found.leaf == {LC, BE1, BE2}
+    assert found.pod == {host for host, leaf in PLAN.hosts.items() if leaf in {"l000", "l001"}}
+    assert neighbours(leafs.client, UNKNOWN).pod == {"l002-00", "l002-01"}
+    FabricWriter(leafs.client).remove("train")
+    assert neighbours(leafs.client, LC) is None

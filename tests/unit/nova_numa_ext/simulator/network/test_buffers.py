@@ -66,6 +66,13 @@ def test_of_three_in_two_lanes_the_most_demanding_is_best_alone() -> None:
     assert max(alone, key=alone.__getitem__) == "BT"
 
 
+def test_of_three_with_small_buffers_weights_inverse_to_demand_gain_nothing() -> None:
+    """F-003-33 says otherwise of the thesis' traces: here 1:2:4 loses more than equal weights and the reverse."""
+    mix = (FT, CG, BT)
+    equal, inverse, reverse = (own(mix, weights=each) for each in ((), (1, 2, 4), (4, 2, 1)))
+    assert equal <= reverse < inverse
+
+
 def test_an_application_alone_takes_what_can_be_reckoned() -> None:
     assert round_slots([BurstyApplication(4, 5)], LaneLayout((0,)), SLOTS) == [
         pytest.approx(6.0, abs=0.01)
