@@ -121,7 +121,8 @@ class SimulateRemote(command.Lister):  # type: ignore[misc]
     """Run a queue of jobs with and without GPUs of other hosts; every figure is modelled.
 
     Nothing is asked of the cloud. GPUs are stranded because work without GPUs holds cores of their hosts. Nothing is
-    moved. Progress is drawn on the terminal; times are in seconds.
+    moved; with --rebalance, leases that share GPUs are simulated instead, and move by policies of the job service.
+    Progress is drawn on the terminal; times are in seconds.
     """
 
     auth_required = False
@@ -133,6 +134,6 @@ class SimulateRemote(command.Lister):  # type: ignore[misc]
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Return columns and rows, one row per setting; raises NumaExtError for a value that is not allowed."""
+        """Return columns and rows, one per setting or policy; raises NumaExtError for a value that is not allowed."""
         progress = simulator.ProgressBar(sys.stderr)
-        return remote.table(remote.replays(parsed_args, installed_solver(), progress))
+        return remote.simulated(parsed_args, installed_solver(), progress)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from nova_numa_ext.simulator.plots import STYLES, figure
 from nova_numa_ext.simulator.remote_gpu.cluster import RemoteRecord
+from nova_numa_ext.simulator.remote_gpu.shared_pool import SharedRun
 
 
 def use_and_waiting(jobs: Mapping[str, Sequence[RemoteRecord]], path: Path, title: str) -> None:
@@ -27,6 +28,34 @@ def use_and_waiting(jobs: Mapping[str, Sequence[RemoteRecord]], path: Path, titl
             times, counts = steps(spans)
             style = STYLES[number % len(STYLES)]
             axis.step(times, counts, style, where="post", label=name)
+            axis.set_xlabel("time, s")
+            axis.set_ylabel(label)
+            axis.grid(alpha=0.3)
+    axes[0, 0].legend(fontsize=8)
+    drawn.suptitle(title, fontsize=10)
+    drawn.savefig(path, dpi=120)
+
+
+def use_waiting_and_moves(runs: Mapping[str, SharedRun], path: Path, title: str) -> None:
+    """Draw over the time how many GPUs compute, how many are held, how many leases wait, and moves so far.
+
+    :param runs: by policy
+    """
+    drawn, axes = figure(2, 2, 10, 7)
+    for number, (name, run) in enumerate(runs.items()):
+        times = [each.at_s for each in run.samples]
+        panels = (
+            ("GPUs that compute", times, [each.busy for each in run.samples]),
+            ("GPUs of which leases hold something", times, [each.held for each in run.samples]),
+            ("leases that wait", times, [each.waiting for each in run.samples]),
+            (
+                "moves so far",
+                [0.0, *(each.at_s for each in run.moves), run.makespan_s],
+                [*range(len(run.moves) + 1), len(run.moves)],
+            ),
+        )
+        for axis, (label, at, values) in zip(axes.flat, panels, strict=True):
+            axis.step(at, values, STYLES[number % len(STYLES)], where="post", label=name)
             axis.set_xlabel("time, s")
             axis.set_ylabel(label)
             axis.grid(alpha=0.3)

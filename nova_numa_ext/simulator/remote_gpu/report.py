@@ -7,6 +7,8 @@ rounds that the service runs::
     local         each job gets GPUs of its own host only
     remote        of any host
     remote_aware  of any host, of busy networks last
+
+With ``--rebalance`` it is another simulation, of leases that move (:mod:`.shared_report`).
 """
 
 import argparse
@@ -22,7 +24,7 @@ from typing import Final, TextIO
 from nova_numa_ext.policy.remote_gpu.network import Solver
 from nova_numa_ext.policy.remote_gpu.rounds import RoundSettings
 from nova_numa_ext.simulator.metrics import mean, percentile
-from nova_numa_ext.simulator.remote_gpu import drmaestro
+from nova_numa_ext.simulator.remote_gpu import drmaestro, shared_report
 from nova_numa_ext.simulator.remote_gpu.cluster import RemoteCluster, RemoteRun
 from placement_traits.errors import InvalidValueError
 
@@ -133,12 +135,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=Path, metavar="<folder>", help="Folder for results.json, jobs.csv, plots"
     )
+    shared_report.add_arguments(parser)
+
+
+def simulated(
+    args: argparse.Namespace, solve: Solver, progress: Callable[[str, int, int], None]
+) -> tuple[tuple[str, ...], list[tuple[str | float, ...]]]:
+    """Run what the options of :func:`add_arguments` describe, and write the files that they name; return a table.
+
+    :param solve: of flow networks
+    :param progress: called with (setting or policy, jobs ended, jobs)
+    :raises InvalidValueError: a value is not allowed, or a file cannot be written
+    """
+    if args.rebalance is None:
+        _refuse(args, shared_report.OPTIONS, "only together with --rebalance")
+        return table(replays(args, solve, progress))
+    _refuse(args, ("cores", "busy_networks", "settings"), "nothing beside --rebalance")
+    _checked(args)
+    if args.output is not None:
+        _made(args.output)
+    return shared_report.table(shared_report.replays(args, progress))
 
 
 def replays(
     args: argparse.Namespace, solve: Solver, progress: Callable[[str, int, int], None]
 ) -> list[RemoteReplay]:
-    """Run what the options of :func:`add_arguments` describe, and write the files that they name.
+    """Run the jobs of the options of :func:`add_arguments` in each setting, and write the files that these name.
 
     :param solve: of flow networks
     :param progress: called with (setting, jobs ended, jobs)
@@ -187,6 +209,15 @@ def write_csv(found: Sequence[RemoteReplay], file: TextIO) -> None:
             rounded = (round(time, 3) for time in times)
             row = (*rounded, round(one.slowdown, 4), one.remote)
             writer.writerow((each.setting, one.submission.work.uuid, *row))
+
+
+def _refuse(args: argparse.Namespace, options: Sequence[str], allowed: str) -> None:
+    """Refuse options that have no meaning in what is simulated."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    for each in options:
+        if (value := getattr(args, each)) != parser.get_default(each):
+            raise InvalidValueError(f"--{each.replace('_', '-')}", value, allowed)
 
 
 def _checked(args: argparse.Namespace) -> list[str]:
