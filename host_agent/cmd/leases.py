@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -271,7 +272,8 @@ def servers(libvirt: DomainSource) -> RunningServers:
     running = [each for each in libvirt.domains() if each.activity is Activity.RUNNING]
     found = {each.uuid: _requested(each) for each in running}
     requests = {server: request for server, request in found.items() if request is not None}
-    return RunningServers(frozenset(found), requests)
+    domains = {each.uuid: number for each in running if (number := _number(each))}
+    return RunningServers(frozenset(found), requests, domains)
 
 
 def guest_domains(libvirt: DomainSource) -> list[GuestDomain]:
@@ -293,6 +295,14 @@ def guest_domains(libvirt: DomainSource) -> list[GuestDomain]:
         runs = each.activity is Activity.RUNNING
         found.append(GuestDomain(each.uuid, cid, ours, runs, vgpus))
     return found
+
+
+def _number(domain: ListedDomain) -> str:
+    """Return libvirt's number of a domain, '' where its XML makes no sense."""
+    try:
+        return ET.fromstring(domain.xml).get("id", "")
+    except (ET.ParseError, UnicodeEncodeError):
+        return ""  # said where its flavor is read
 
 
 def _requested(domain: ListedDomain) -> RemoteGpuRequest | None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the job service asks of a host about leases, and what the host reports: ``/v1/hosts/HOST/leases``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -122,10 +122,19 @@ class RunningServers:
 
     :param uuids: of all
     :param requests: server -> GPUs of other hosts that its flavor asks for
+    :param domains: server -> libvirt's number of its domain, which is another one after each start; where it is known
     """
 
     uuids: frozenset[str] = frozenset()
     requests: Mapping[str, RemoteGpuRequest] = field(default_factory=dict)
+    domains: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def without(self, servers: Collection[str]) -> "RunningServers":
+        """Return the same as if some servers did not run."""
+        if not servers:
+            return self
+        requests = {key: each for key, each in self.requests.items() if key not in servers}
+        return replace(self, uuids=self.uuids.difference(servers), requests=requests)
 
 
 @dataclass(frozen=True, slots=True)

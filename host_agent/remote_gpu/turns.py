@@ -6,6 +6,10 @@ longer or shorter, so that hosts do not ask in step. It reports what has changed
 to be taken for silent. A host on which nothing asks for a remote GPU, and of which the service has asked nothing,
 *rests*: it asks and reports much less often, until its own servers change, or a question or a report is lost.
 
+A server that has stopped and runs again between two turns, as by a quick hard reboot, has another domain: it is
+reported as one that does not run until the service's answer says that it is not attached any more, so that its lease
+gets another epoch, as after a slow one. That is not seen where this process itself was started again in between.
+
 The last answer is on disk. Where the service does not answer, whether this process is a new one or not, leases run on
 as it asked. Where it answers that it cannot say now (503), as one does whose old database was restored, it is reported
 all the same what is done here and what it had asked: of this, operators make the database whole.
@@ -15,7 +19,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -109,6 +113,8 @@ class LeaseTurns:
         self._reported_s = 0.0
         self._asked_s = self._missed_s = -math.inf
         self._attached: set[str] = set()
+        self._domains: dict[str, str] = {}
+        self._stopped: dict[str, frozenset[tuple[str, int]]] = {}
 
     def attaches(self) -> Sequence[AttachedLease] | None:
         """Return the leases of this host's servers, None while nothing is known of them; for any thread."""
@@ -177,10 +183,24 @@ class LeaseTurns:
 
     def _running(self) -> RunningServers | None:
         try:
-            return self._servers()
+            found = self._servers()
         except ServiceUnavailableError as error:
             _LOG.warning("which servers run is not known now, and not reported: %s", error)
             return None
+        return found.without(self._have_stopped(found.domains))
+
+    def _have_stopped(self, domains: Mapping[str, str]) -> frozenset[str]:
+        """Return the servers that run again, and whose leases the service still takes for attached as before."""
+        attached: dict[str, set[tuple[str, int]]] = {}
+        for each in self.answer.attaches:
+            attached.setdefault(each.server_id, set()).add((each.id, each.epoch))
+        for server, domain in domains.items():
+            if self._domains.get(server, domain) != domain and server in attached:
+                self._stopped[server] = frozenset(attached[server])
+        # One that is off stays known while it is attached: that may not have been reported yet.
+        self._domains = {k: v for k, v in self._domains.items() if k in attached} | {**domains}
+        self._stopped = {k: v for k, v in self._stopped.items() if v & attached.get(k, set())}
+        return frozenset(self._stopped)
 
     def _is_due(self, report: LeaseReport) -> bool:
         return report != self._reported or self._clock() - self._reported_s >= _REPORT_S

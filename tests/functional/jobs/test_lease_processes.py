@@ -54,6 +54,7 @@ class Hosts:
     :ivar service_up: the job service answers
     :ivar running: host -> servers
     :ivar asked_by: server -> what its flavor asks for
+    :ivar domains: server -> libvirt's number of its domain
     :ivar rest_s: host -> as of LeaseTurns, from its next start on
     :ivar window_s: host -> as of UseMeter, from its next start on
     """
@@ -63,6 +64,7 @@ class Hosts:
         self.service_up, self.now_s, self.asked, self.tried = True, 0.0, [], 0
         self.running = {"g1": frozenset(), "c1": frozenset(), "c2": frozenset()}
         self.turns, self.asked_by, self.rest_s, self.window_s = {}, {}, {}, {}
+        self.domains = {}
         self.command = LeaseCommand("fake", folder, "127.0.0.1", gpu_uuids(pool("g1")))
         for host in self.running:
             self.start(host)
@@ -87,7 +89,8 @@ class Hosts:
         if self.running[host] is None:
             raise ServiceUnavailableError("libvirt does not answer")
         asked = {each: self.asked_by[each] for each in self.running[host] & self.asked_by.keys()}
-        return RunningServers(self.running[host], asked)
+        domains = {each: self.domains.get(each, "1") for each in self.running[host]}
+        return RunningServers(self.running[host], asked, domains)
 
     def request(self, host, method, path, json=None, headers=None):
         self.tried += 1
@@ -291,6 +294,36 @@ def test_a_client_echoes_through_its_lease_and_is_cut_when_the_server_moves(host
 def first_address(hosts):
     (served,) = hosts.turns["g1"]._reported.serves.values()
     return served[1]
+
+
+@pytest.mark.parametrize("how", ["at once", "off for a turn", "without the service", "slow engine"])
+def test_a_server_that_stops_and_runs_again_unnoticed_gets_another_epoch(hosts, how):
+    """A hard reboot between two turns, or two reports: its domain has another number."""
+    lease = attached(hosts)
+    epoch, before = hosts.service.leases.read(lease.uuid).lease.epoch, hosts.connected("c1")
+    assert before.echo("before") == "before"
+    hosts.rounds(3)
+    assert hosts.service.leases.read(lease.uuid).lease.epoch == epoch, "nothing has happened"
+    hosts.service_up = how not in ("off for a turn", "without the service")
+    if how == "off for a turn":
+        hosts.move(SERVER, "")
+        hosts.round()
+        hosts.move(SERVER, "c1")
+    hosts.domains[SERVER] = "2"
+    if how == "slow engine":
+        for _ in range(3):
+            hosts.turns["c1"].turn()
+    hosts.round()
+    hosts.service_up = True
+    hosts.rounds(6)
+    now = hosts.service.leases.read(lease.uuid)
+    assert (now.state, now.lease.epoch) == (LeaseState.ATTACHED, epoch + 2)
+    after = hosts.connected("c1")
+    assert (before.echo("still?"), after.echo("after")) == ("", "after")
+    hosts.rounds(3)
+    assert hosts.service.leases.read(lease.uuid).lease.epoch == epoch + 2, "once"
+    for each in (before, after):
+        each.close()
 
 
 def test_leases_run_on_without_the_service_and_without_their_supervisor(hosts):

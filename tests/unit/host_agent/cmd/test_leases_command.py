@@ -49,6 +49,13 @@ def test_a_server_that_runs_asks_for_what_its_flavor_says() -> None:
     ]
 
 
+def test_a_domain_has_the_number_that_libvirt_gave_it_at_its_start() -> None:
+    first = ListedDomain("a", "<domain type='kvm' id='7'><uuid>a</uuid></domain>", Activity.RUNNING)
+    second = ListedDomain("b", "<domain type='kvm'><uuid>b</uuid></domain>", Activity.RUNNING)
+    no_xml = ListedDomain("c", "<domain", Activity.RUNNING)
+    assert found(first, second, no_xml).domains == {"a": "7"}
+
+
 def test_a_flavor_that_cannot_be_understood_asks_for_nothing() -> None:
     wrong = Server("wrong", GPUS | {Key.REMOTE_GPU_COUNT: "many"})
     no_xml = ListedDomain("b", "<domain", Activity.RUNNING)
