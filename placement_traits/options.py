@@ -45,7 +45,7 @@ class Option:
     :param leave: when not: a clause after "Leave it when"
     :param minimum: least number that is allowed
     :param maximum: largest number that is allowed
-    :param choices: value -> what it means; {}: those of the annotation, without a word about each
+    :param choices: value -> what it means, of each that the annotation has
     :param repeated: the file may give it several times, a value each; else a list is one line
     :param secret: never logged
     :param mutable: its component takes a new value while it runs (oslo.config's mutation, at SIGHUP)

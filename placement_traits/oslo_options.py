@@ -133,9 +133,7 @@ def _option(each: Declared) -> cfg.Opt:
     kind, default = _without_none(each.kind), each.default
     names = _choices(kind)
     if names:
-        choices = (
-            [(name, option.choices[name]) for name in names] if option.choices else list(names)
-        )
+        choices = [(name, option.choices[name]) for name in names]
         return cfg.StrOpt(each.name, default=str(default), choices=choices, **more)
     if kind in (int, float):
         make = cfg.IntOpt if kind is int else cfg.FloatOpt

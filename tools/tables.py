@@ -204,6 +204,12 @@ def _option(section: str, one: Declared) -> str:
 
 def _sentences(one: Declared) -> Iterator[str]:
     yield _plain(" ".join(one.option.text.split()))
+    if choices := one.option.choices:
+        said = (
+            f"``{str(value)!r}``: {_plain(' '.join(text.split()))}"
+            for value, text in choices.items()
+        )
+        yield f"{'; '.join(said)}."
     yield f"*Default:* ``{oslo_options.plain(one.default)!r}``"
     yield f"*Change it when* {_plain(one.option.change)}."
     yield f"*Leave it when* {_plain(one.option.leave)}."

@@ -32,7 +32,11 @@ class MappingOptions(Section):
     )
     metric: PerformanceMetric = option(
         PerformanceMetric.IPC,
-        "What tells how well a server runs: instructions per cycle, or misses per instruction.",
+        "What tells how well a server runs.",
+        choices={
+            PerformanceMetric.IPC: "instructions per cycle",
+            PerformanceMetric.MPI: "misses per instruction",
+        },
         change="servers spin while they wait, so that instructions mean nothing: mpi",
         leave="IPC shows how well your servers run",
     )

@@ -40,9 +40,11 @@ class PlacementOptions(Section):
     )
     cell_packing: Literal["pack", "spread"] = option(
         "spread",
-        "How nova fills this host's NUMA cells, so that the scheduler predicts the cells that nova-compute will "
-        "pick: spread where nova's [compute]packing_host_numa_cells_allocation_strategy is false (its default), "
-        "pack where it is true.",
+        "How nova fills this host's NUMA cells, so that the scheduler predicts the cells that nova-compute will pick.",
+        choices={
+            "pack": "[compute]packing_host_numa_cells_allocation_strategy of nova is true",
+            "spread": "it is false, its default",
+        },
         change="nova-compute of this host packs cells; the doctor reports it",
         leave="nova's option is at its default",
     )

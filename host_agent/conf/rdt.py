@@ -33,10 +33,13 @@ class RdtOptions(Section):
     )
     backend: Literal["resctrl", "pqos"] = option(
         "resctrl",
-        "What writes the kernel's resctrl files: the agent itself, or Intel's libpqos for sites that allow "
-        "nothing else. libpqos takes every class of service of the host, so it works only where no other "
-        "software, libvirt included, has groups; it needs the Python package pqos 4.5.0 and libpqos 4. To change "
-        "it, run numa-host-agent-ctl reset before.",
+        "What writes the kernel's resctrl files. To change it, run numa-host-agent-ctl reset before.",
+        choices={
+            "resctrl": "the agent itself",
+            "pqos": "Intel's libpqos, for sites that allow nothing else. It takes every class of service of the host, "
+            "so it works only where no other software, libvirt included, has groups; it needs the Python package pqos "
+            "4.5.0 and libpqos 4",
+        },
         change="your site allows libpqos and nothing else",
         leave="libvirt or other software has resctrl groups: libpqos takes them all",
     )

@@ -109,9 +109,13 @@ class EngineOptions(Section):
     )
     remote_gpu_unmet: Unmet = option(
         Unmet.WAIT,
-        "What becomes of the leases of a server whose flavor asks for remote GPUs, where none has room: ``wait`` until "
-        "one has, or ``stop``: they end, and it gets no others, unless ``numa-ext-manage purge`` deletes them while it "
-        "is shelved. The server runs on in either case.",
+        "What becomes of the leases of a server whose flavor asks for remote GPUs, where none has room. The server "
+        "runs on in either case.",
+        choices={
+            Unmet.WAIT: "they wait until one has",
+            Unmet.STOP: "they end, and it gets no others, unless ``numa-ext-manage purge`` deletes them while it is "
+            "shelved",
+        },
         change="servers that run without their GPUs are of no use later, and others should not wait behind them",
         leave="servers wait for their GPUs",
     )
@@ -128,8 +132,12 @@ class EngineOptions(Section):
         Rebalancing.OFF,
         "Whether leases that run go to other GPUs, to make room for one that waits. Only those go whose flavor has "
         "``numa_ext:remote_gpu_migratable``, whose GPUs' transport loses nothing by it, and whose priority is not "
-        "higher; their servers are cut off for some seconds. ``off``: never; ``observe``: what would move is logged, "
-        "and the lease that waits says how many; ``enforce``: they move.",
+        "higher; their servers are cut off for some seconds.",
+        choices={
+            Rebalancing.OFF: "never",
+            Rebalancing.OBSERVE: "what would move is logged, and the lease that waits says how many",
+            Rebalancing.ENFORCE: "they move",
+        },
         change="leases of whole GPUs wait while others are lightly used (observe first)",
         leave="no transport can be moved, or leases are alike",
     )
@@ -151,11 +159,16 @@ class EngineOptions(Section):
     remote_gpu_by_use: UsePolicy = option(
         UsePolicy.NONE,
         "By which policy leases move while none waits, where ``remote_gpu_rebalance`` is not ``off`` (``observe``: "
-        "what would move is logged). The first two go by how busy leases keep their GPUs, where hosts report that. "
-        "``consolidate``: GPUs that are used less than ``remote_gpu_cold`` are emptied, onto others; ``balance``: one "
-        "of several leases of a busy GPU goes to an idle one; ``promote``: a lease with a priority goes to a GPU that "
-        "is faster by ``remote_gpu_speeds``, and where none has room, one of lower priority makes it; ``none``: none "
-        "moves.",
+        "what would move is logged). ``consolidate`` and ``balance`` go by how busy leases keep their GPUs, where "
+        "hosts report that. ``openstack numa simulate remote --rebalance`` shows what each brings and costs in a "
+        "simulated pool.",
+        choices={
+            UsePolicy.NONE: "none moves",
+            UsePolicy.CONSOLIDATE: "GPUs that are used less than ``remote_gpu_cold`` are emptied, onto others",
+            UsePolicy.BALANCE: "one of several leases of a busy GPU goes to an idle one",
+            UsePolicy.PROMOTE: "a lease with a priority goes to a GPU that is faster by ``remote_gpu_speeds``, and "
+            "where none has room, one of lower priority makes it",
+        },
         change="GPUs without leases are turned off (consolidate), leases slow each other down while others idle "
         "(balance), or GPUs are of several models (promote); observe first",
         leave="no transport tells how busy a GPU is, and GPUs are alike",
@@ -180,17 +193,25 @@ class EngineOptions(Section):
         Rebalancing.OFF,
         "Whether leases of the service level ``scavenger`` give their GPUs up where one of a higher level waits and no "
         "moves make room for it. What they had in the GPU is lost; they are asked for again, and come back when there "
-        "is room. ``off``: never; ``observe``: the lease that waits says how many would; ``enforce``: they do.",
+        "is room.",
+        choices={
+            Rebalancing.OFF: "never",
+            Rebalancing.OBSERVE: "the lease that waits says how many would",
+            Rebalancing.ENFORCE: "they do",
+        },
         change="scavengers are to have what others leave, and no more (observe first)",
         leave="a lease of any level is to stay until it is released",
     )
     remote_gpu_flavors: FlavorSource = option(
         FlavorSource.HOSTS,
-        "Who says what flavors of servers ask of remote GPUs. ``hosts``: the host that a server is on, of which an "
-        "attacker who has it can ask for all GPUs for its servers, within the limits of their projects. ``nova``: nova "
-        "is asked, too, once a server, and the lesser counts. Nova shows servers of all projects to its administrators "
-        "only, so the user of ``[placement]`` needs the role admin then; a server that nova does not show gets no "
-        "lease.",
+        "Who says what flavors of servers ask of remote GPUs.",
+        choices={
+            FlavorSource.HOSTS: "the host that a server is on, of which an attacker who has it can ask for all GPUs "
+            "for its servers, within the limits of their projects",
+            FlavorSource.NOVA: "nova is asked, too, once a server, and the lesser counts. Nova shows servers of all "
+            "projects to its administrators only, so the user of ``[placement]`` needs the role admin then; a server "
+            "that nova does not show gets no lease",
+        },
         change="a host that is broken out of must not get GPUs for its servers (nova), and this controller may have an "
         "administrator's password",
         leave="limits of projects bound what a host can ask for",

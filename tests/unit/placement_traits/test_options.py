@@ -37,7 +37,9 @@ class Outer(Section):
     low: int = option(1, "Less than high.", minimum=0, maximum=9, **ADVICE)
     high: float = option(2.0, "More than low.", **ADVICE)
     file: Path = option(Path("/a"), "File.", **ADVICE)
-    colour: Colour = option(Colour.RED, "Colour.", **ADVICE)
+    colour: Colour = option(
+        Colour.RED, "Colour.", choices={each: f"It is {each}." for each in Colour}, **ADVICE
+    )
     mode: Literal["a", "b"] = option("a", "Mode.", choices={"a": "one", "b": "other"}, **ADVICE)
     listen: HostAddress = option(HostAddress("::1"), "Address.", **ADVICE)
     port: Port = option(Port(80), "Port.", **ADVICE)
@@ -134,3 +136,15 @@ def test_values_that_contradict_each_other_make_no_object(tmp_path: Path) -> Non
         oslo_options.read(Outer, load(tmp_path, "low = 5\n"))
     with pytest.raises(InvalidValueError, match=r"\[outer\]low"):
         Outer(high=0.5)
+
+
+def test_a_choice_of_which_nothing_is_said_is_a_mistake_of_ours() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Silent(Section):
+        section: ClassVar = "silent"
+        title: ClassVar = "Nothing"
+
+        colour: Colour = option(Colour.RED, "Colour.", choices={Colour.RED: "red"}, **ADVICE)
+
+    with pytest.raises(KeyError, match=next(each for each in Colour if each is not Colour.RED)):
+        oslo_options.register(cfg.ConfigOpts(), Silent)
