@@ -6,7 +6,6 @@ in memory is one connection), so writers in threads interleave between requests,
 """
 
 import contextlib
-import functools
 import io
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -14,13 +13,19 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import fixtures
-import jsonschema
 import requests
-import sqlalchemy
 from keystoneauth1 import adapter, session, token_endpoint
-from placement import db_api, deploy
+from placement import db_api, deploy, policy
+from placement.db.sqlalchemy import migration
 from placement.tests.functional.fixtures.placement import PlacementFixture
 from requests.adapters import BaseAdapter
+
+from emulation.made_once import (
+    AliasesMadeOnce,
+    SchemasCheckedOnce,
+    SignaturesReadOnce,
+    StatementsCompiledOnce,
+)
 
 URL = "http://placement.test"
 
@@ -81,57 +86,26 @@ class WsgiTransport(BaseAdapter):  # type: ignore[misc]
         """Nothing to close."""
 
 
-class SchemasCheckedOnce(fixtures.Fixture):  # type: ignore[misc]
-    """Placement checks bodies and queries as ever, but each of its own schemas once instead of at every request.
-
-    ``jsonschema.validate`` checks the schema itself at each call, a third of the time that a request takes.
-    """
-
-    def setUp(self) -> None:
-        """Take the place of the library in Placement."""
-        super().setUp()
-        self.useFixture(fixtures.MonkeyPatch("placement.util.jsonschema.validate", _validate))
+# The database with its tables and the names that Placement writes into them at its start.
+_EMPTY: list[bytes] = []
+_made_schema = migration.create_schema
 
 
-# Holds the schemas, so that no other one gets the id of one that is gone.
-_CHECKED: dict[int, object] = {}
-
-
-def _validate(instance: object, schema: Any, **options: Any) -> None:
-    validator = jsonschema.validators.validator_for(schema)
-    if id(schema) not in _CHECKED:
-        validator.check_schema(schema)
-        _CHECKED[id(schema)] = schema
-    error = jsonschema.exceptions.best_match(validator(schema, **options).iter_errors(instance))
-    if error is not None:
-        raise error
-
-
-class AliasesMadeOnce(fixtures.Fixture):  # type: ignore[misc]
-    """Placement takes the same alias of a table for the same name in all its statements.
-
-    Each new one makes all its columns, a sixth of the time that a request takes. None of Placement's statements has a
-    part that would be joined to the rest by an alias that both name.
-    """
-
-    def setUp(self) -> None:
-        """Take the place of the function in SQLAlchemy."""
-        super().setUp()
-        self.useFixture(fixtures.MonkeyPatch("sqlalchemy.alias", _alias))
-
-
-_new_alias = sqlalchemy.alias
-_table_alias = functools.cache(_new_alias)
-
-
-def _alias(selectable: Any, name: str | None = None, flat: bool = False) -> Any:
-    if name is None or not isinstance(selectable, sqlalchemy.Table):
-        return _new_alias(selectable, name, flat)
-    return _table_alias(selectable, name, flat)
+def _create_schema(engine: Any) -> None:
+    """Make Placement's tables, of which all but the first ones of a process are a copy."""
+    if not _EMPTY:
+        _made_schema(engine)
+        return
+    with contextlib.closing(engine.raw_connection()) as connection:
+        connection.dbapi_connection.deserialize(_EMPTY[0])
 
 
 def _goes_on(_connection: object, _record: object) -> None:
     """Do nothing when a connection goes back to its pool."""
+
+
+def _as_they_are(_force_reload: bool = False) -> None:
+    """Load no rules again."""
 
 
 class PlacementInProcess(fixtures.Fixture):  # type: ignore[misc]
@@ -145,13 +119,22 @@ class PlacementInProcess(fixtures.Fixture):  # type: ignore[misc]
         super().setUp()
         self.useFixture(SchemasCheckedOnce())
         self.useFixture(AliasesMadeOnce())
+        self.useFixture(SignaturesReadOnce())
+        self.useFixture(StatementsCompiledOnce())
         # oslo.db gives up its turn after each statement for the sake of eventlet: a busy machine takes that turn away.
         self.useFixture(fixtures.MonkeyPatch("oslo_db.sqlalchemy.engines._thread_yield", _goes_on))
+        place = "placement.db.sqlalchemy.migration.create_schema"
+        self.useFixture(fixtures.MonkeyPatch(place, _create_schema))
         server = self.useFixture(PlacementFixture(use_intercept=False))
+        if not _EMPTY:
+            _EMPTY.append(self.image())
         self.conf = server.conf_fixture.conf
         http = requests.Session()
         http.trust_env = False  # looking for a proxy at each request takes time
         self.application = deploy.loadapp(self.conf)
+        rules = policy.get_enforcer()
+        rules.load_rules()
+        rules.load_rules = _as_they_are  # looking for files of rules at each request takes time
         http.mount(URL, WsgiTransport(self.application))
         self.adapter = adapter.Adapter(
             session.Session(token_endpoint.Token(URL, "admin"), session=http),

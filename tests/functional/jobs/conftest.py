@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import delete, update
+from werkzeug.routing import Rule
 
 from benchmarks import mariadb
+from emulation.made_once import FilesOpenedOnce, StatementsCompiledOnce
 from emulation.placement_service import PlacementInProcess
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database
@@ -20,6 +22,25 @@ from tests.support.jobs_database import with_tables
 from tests.support.pools import pool as lent_pool
 
 _KINDS = ("sqlite", "mariadb")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cheap_databases():
+    """SQLite is opened once a database, and not learnt anew by each one."""
+    with FilesOpenedOnce(), StatementsCompiledOnce():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_addresses_made():
+    """Each API would compile how to make the address of each of its routes, which it never does."""
+
+    def refuse(_rule, **_values):
+        raise AssertionError("the API makes an address")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rule, "_compile_builder", lambda _rule, _append_unknown: refuse)
+        yield
 
 
 @pytest.fixture(scope="session")
