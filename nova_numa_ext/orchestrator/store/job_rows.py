@@ -8,7 +8,7 @@ from dataclasses import asdict, fields, replace
 from types import SimpleNamespace
 from typing import Any, Final
 
-from sqlalchemy import JSON, Connection, Row, Table, Text, insert, select, type_coerce
+from sqlalchemy import JSON, Connection, Row, Table, Text, bindparam, insert, select, type_coerce
 
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.actor import Actor
@@ -42,8 +42,13 @@ def _texts(table: Table) -> tuple[Any, ...]:
     )
 
 
-JOB_COLUMNS: Final = _texts(tables.job)
-_PART_COLUMNS: Final = _texts(tables.part)
+# Statements of each round are made once: SQLAlchemy takes longer to make them than SQLite to answer.
+JOBS: Final = select(*_texts(tables.job))
+_PARTS: Final = (
+    select(*_texts(tables.part))
+    .where(tables.part.c.job_id.in_(bindparam("jobs", expanding=True)))
+    .order_by(tables.part.c.id)
+)
 _JSON: Final = frozenset(
     each.name for of in (tables.job, tables.part) for each in of.c if isinstance(each.type, JSON)
 )
@@ -99,14 +104,13 @@ def read_jobs(
     incomplete: bool = False,
     known: KnownRows | None = None,
 ) -> list[StoredJob]:
-    """Return the jobs of rows of :data:`JOB_COLUMNS`; other parameters as of :meth:`.jobs.Jobs.find`."""
+    """Return the jobs of rows of :data:`JOBS`; other parameters as of :meth:`.jobs.Jobs.find`."""
     made = _read_job
     if known is not None:
         known.begin()
         made = known.job
     parts: dict[int, list[Row[Any]]] = {row.id: [] for row in rows}
-    query = select(*_PART_COLUMNS).where(tables.part.c.job_id.in_(parts)).order_by(tables.part.c.id)
-    for part in connection.execute(query):
+    for part in connection.execute(_PARTS, {"jobs": list(parts)}):
         parts[part.job_id].append(part)
     found = []
     for row in rows:
@@ -129,7 +133,7 @@ def read_again(connection: Connection, job: StoredJob) -> StoredJob:
 
 def read_by_number(connection: Connection, number: int, *, incomplete: bool = False) -> StoredJob:
     """Return a job, by its number; ``incomplete`` as of :meth:`.jobs.Jobs.find`."""
-    row = connection.execute(select(*JOB_COLUMNS).where(tables.job.c.id == number)).one()
+    row = connection.execute(JOBS.where(tables.job.c.id == number)).one()
     (now,) = read_jobs(connection, [row], incomplete=incomplete)
     return now
 

@@ -75,7 +75,7 @@ class Jobs:
 
         :param incomplete: also one that is stored in another form than this release's; else that is an error
         """
-        query = select(tables.job).where(tables.job.c.uuid == uuid)
+        query = job_rows.JOBS.where(tables.job.c.uuid == uuid)
         found = self._select(query, incomplete=incomplete)
         return found[0] if found else None
 
@@ -103,7 +103,7 @@ class Jobs:
         :param incomplete: jobs of which ``unreadable`` would be called are returned as far as they can be read
         :param known: of the reading before, by who reads the same jobs again and again
         """
-        query = select(tables.job).where(tables.job.c.state.in_(states)).order_by(tables.job.c.id)
+        query = job_rows.JOBS.where(tables.job.c.state.in_(states)).order_by(tables.job.c.id)
         if project is not None:
             query = query.where(tables.job.c.project_id == project)
         if kind is not None:
@@ -198,7 +198,7 @@ class Jobs:
         columns = tables.job.c
         lately = columns.unanswered_at > Now() - LATEST_S
         without = columns.state.in_((JobState.QUEUED, *FINAL))
-        return self._select(select(tables.job).where(lately, without).order_by(columns.id))
+        return self._select(job_rows.JOBS.where(lately, without).order_by(columns.id))
 
     def trusts(self) -> set[str]:
         """Return the trusts of jobs that have not ended."""
@@ -340,7 +340,7 @@ class Jobs:
         known: KnownRows | None = None,
     ) -> list[StoredJob]:
         with self._database.transaction() as connection:
-            rows = connection.execute(query.with_only_columns(*job_rows.JOB_COLUMNS)).all()
+            rows = connection.execute(query).all()
             return job_rows.read_jobs(
                 connection, rows, unreadable, incomplete=incomplete, known=known
             )
