@@ -78,7 +78,9 @@ class Database:
     def __init__(self, url: str, **settings: Any) -> None:
         self._url = url = _with_all_characters(url)
         self._context = enginefacade.transaction_context()
-        self._context.configure(**(settings | {"connection": url, "sqlite_fk": True}))
+        # oslo.db yields to other greenlets after each transaction; here threads wait, on a busy machine for long.
+        ours = {"connection": url, "sqlite_fk": True, "thread_checkin": False}
+        self._context.configure(**(settings | ours))
         self._lock = threading.Lock()
         self._made: Engine | None = None
 
