@@ -9,8 +9,6 @@ from keystoneauth1.adapter import Adapter
 from keystoneauth1.session import Session
 from requests.adapters import BaseAdapter
 
-from emulation.placement_service import URL
-
 
 def answer(status: int, text: str = "made up by the test") -> requests.Response:
     """Return an HTTP answer that the service did not give."""
@@ -66,9 +64,10 @@ class FaultyAdapter(Adapter):
     """
 
     def __init__(self, adapter: Adapter, faults: Faults) -> None:
-        transport = _FaultyTransport(adapter.session.session.get_adapter(URL), faults)
+        url = adapter.get_endpoint()
+        transport = _FaultyTransport(adapter.session.session.get_adapter(url), faults)
         http = requests.Session()
-        http.mount(URL, transport)
+        http.mount(url, transport)
         super().__init__(
             Session(adapter.session.auth, session=http), service_type=adapter.service_type
         )
