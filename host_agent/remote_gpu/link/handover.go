@@ -33,6 +33,9 @@ type handedOver struct {
 	PeerEnded bool   `json:"peer_ended"`
 }
 
+// No stream gets as far.
+const mostOffset = 1 << 62
+
 // whole returns all that a ring keeps.
 func (r *ring) whole() (found []byte) {
 	for at := r.start; at < r.end; {
@@ -132,6 +135,8 @@ func (given *handover) check(connections int) error {
 		}
 		whole := each.Delivered + uint64(len(each.In))
 		switch {
+		case each.Received < end || each.Received > mostOffset || each.Delivered > each.Received || each.OutStart > mostOffset:
+			return fmt.Errorf("stream %d: offsets that cannot be", each.ID)
 		case each.ID <= last || each.ID > given.Last:
 			return fmt.Errorf("stream %d is handed over after %d", each.ID, last)
 		case len(each.Out) > windowBytes || len(each.In) > windowBytes:

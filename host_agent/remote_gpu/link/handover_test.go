@@ -124,6 +124,8 @@ func TestAHandoverThatCannotBeIsRefused(t *testing.T) {
 		"an identity":        func(h *handover) { h.Guest = h.Guest[1:] },
 		"the order":          func(h *handover) { h.Streams[1].ID = 1 },
 		"a stream of none":   func(h *handover) { h.Last = 1 },
+		"an end of no byte":  func(h *handover) { h.Streams[1].Received, h.Streams[1].Delivered = 0, 0 },
+		"more than all":      func(h *handover) { h.Streams[0].Delivered, h.Streams[0].Received = 1<<64-1, 1 },
 		"bytes that lack":    func(h *handover) { h.Streams[0].In = h.Streams[0].In[1:] },
 		"more than a window": func(h *handover) { h.Streams[0].Out = make([]byte, windowBytes+1) },
 	} {

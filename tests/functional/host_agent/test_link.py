@@ -58,13 +58,13 @@ def test_both_codecs_say_the_same_of_random_frames(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_link_passes_all_its_tests_with_the_race_detector() -> None:
-    """Among them a million random frames, and streams that are cut as often as they come up."""
+    """Among them a million random frames, as many by real connections, and streams that are cut as they come up."""
     built_link()
     go("test", "-race", "-timeout=270s", ".")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("target", ["FuzzFrame", "FuzzSession"])
+@pytest.mark.parametrize("target", ["FuzzFrame", "FuzzSession", "FuzzHandover", "FuzzImages"])
 def test_what_a_peer_may_send_is_obeyed_or_refused(target: str) -> None:
     """Go's fuzzer for half a minute each."""
     built_link()
