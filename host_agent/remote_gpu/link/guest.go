@@ -19,7 +19,8 @@ import (
 
 const (
 	retryLeast = 20 * time.Millisecond
-	retryMost  = time.Second
+	retryMost  = 250 * time.Millisecond // a lease that moves waits so long for its guest at most
+	lasted     = time.Second
 )
 
 // A guest daemon has programs of its guest use leases: by ports of 127.0.0.1, and an environment file that names them.
@@ -77,7 +78,7 @@ func retry(over <-chan struct{}, do func()) {
 	for wait := retryLeast; ; {
 		begun := time.Now()
 		do()
-		if time.Since(begun) > retryMost {
+		if time.Since(begun) > lasted {
 			wait = retryLeast
 		}
 		select {
