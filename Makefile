@@ -112,7 +112,8 @@ bench-elastic: venv
 bench-rgpu: venv
 	@set -e; program=$$($(LAB) link | tail -n 1); pocl=$$($(LAB) pocl) && \
 	  pocl="--pocl $$(echo "$$pocl" | tail -n 4)" || { pocl=; echo "without PoCL: no program of OpenCL is measured"; }; \
-	  $(PYTHON) -m benchmarks.bench_rgpu --programs $${program%/*} $$pocl $(if $(JSON),--json $(JSON))
+	  criu=$$($(LAB) criu) && criu="--criu $$(echo "$$criu" | tail -n 1)" || { criu=; echo "without CRIU: no move is measured"; }; \
+	  $(PYTHON) -m benchmarks.bench_rgpu --programs $${program%/*} $$pocl $$criu $(if $(JSON),--json $(JSON))
 
 bench: venv  ## run all benchmarks
 	@set -e; for bench in benchmarks/bench_*.py; do name=$${bench#benchmarks/bench_}; name=$${name%.py}; \

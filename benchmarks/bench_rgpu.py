@@ -9,7 +9,8 @@ what is measured is processor time.
 
 With ``--pocl`` the same three ways then lead programs of OpenCL to a ``pocld`` each, with a device on the processor and
 the layer of slices in it: round trips of an empty kernel, copies, and tenants that copy at the same time. Each number
-that comes back is compared.
+that comes back is compared. With ``--criu``, too, such a lease moves between two hosts while a program computes by it
+(:mod:`.lease_moves`).
 """
 
 import json
@@ -25,11 +26,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from benchmarks import report
+from benchmarks import lease_moves, report
 from benchmarks.link_certificates import write_certificates
 from host_agent.remote_gpu.lease_process import Ports
 from host_agent.transports.pocl import PoclTransport
 from host_agent.transports.transport import GpuServer
+from placement_traits.errors import CapabilityMissingError
 
 TENANTS: Final = (1, 2, 4, 6)
 WAYS: Final = ("plain", "relay", "link")
@@ -59,6 +61,9 @@ POCL_GOALS: Final[Mapping[str, tuple[str, float]]] = {
     "neighbour_worst_ratio": ("≤", 2),
     "wrong_results": ("≤", 0),
     "failed": ("≤", 0),
+}
+MOVES_GOALS: Final[Mapping[str, tuple[str, float]]] = {
+    f"pause_s_{mib}_mib": ("≤", lease_moves.goal_s(mib)) for mib in lease_moves.MIBS
 }
 
 
@@ -290,7 +295,7 @@ def computed(pocl: Pocl, world: LinkWorld, way: str) -> dict[str, float]:
     if len(world.ports[way]) == 1:
         program = computing(pocl, world.ports[way][0])
         said, _ = program.communicate(timeout=ENDS_S)
-        note_end(figures, program)
+        note_end(figures, program.returncode)
         if said:
             found = json.loads(said)
             figures |= {name: value for name, value in found.items() if name != "device"}
@@ -302,7 +307,7 @@ def computed(pocl: Pocl, world: LinkWorld, way: str) -> dict[str, float]:
         each.stdin.flush()
     ends = [each.communicate(timeout=ENDS_S)[0] for each in programs]
     for each in programs:
-        note_end(figures, each)
+        note_end(figures, each.returncode)
     figures["together_mb_s"] = sum(json.loads(said)["mb_s"] for said in ends if said)
     return figures
 
@@ -322,17 +327,17 @@ def neighbour(pocl: Pocl, world: LinkWorld) -> dict[str, float]:
             for words in (("-a", 2 * SLICE_MIB << 20, "-n", 1), ("-a", 1, "-n", 10_000)):
                 attacker = computing(pocl, beside, *words)
                 attacker.communicate(timeout=ENDS_S)
-                note_end(figures, attacker)
+                note_end(figures, attacker.returncode)
         said, _ = program.communicate(timeout=ENDS_S)
-        note_end(figures, program)
+        note_end(figures, program.returncode)
         worst.append(json.loads(said)["worst_s"] if said else float("inf"))
     return figures | {"neighbour_worst_ratio": worst[1] / worst[0]}
 
 
-def note_end(figures: dict[str, float], program: subprocess.Popen[str]) -> None:
+def note_end(figures: dict[str, float], status: int) -> None:
     """Count a program that has not ended as it should."""
-    figures["wrong_results"] += program.returncode == WRONG
-    figures["failed"] += program.returncode not in (0, WRONG)
+    figures["wrong_results"] += status == WRONG
+    figures["failed"] += status not in (0, WRONG)
 
 
 def best(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -417,6 +422,31 @@ def pocl_figures(programs: Path, pocl: Pocl, rounds: int) -> dict[str, float]:
     return figures
 
 
+def moves_figures(programs: Path, pocl: Pocl, criu: Path, rounds: int) -> dict[str, float]:
+    """Measure how long programs wait while their lease moves; nothing where no lease can be kept apart here."""
+    figures: dict[str, float] = dict.fromkeys(COUNTS, 0)
+    files = {"program": pocl.server, "layer": pocl.layer}
+
+    def start(to: int, *words: object) -> subprocess.Popen[str]:
+        return computing(pocl, to, *words)
+
+    try:
+        with lease_moves.a_moving_lease(programs / "numa-ext-rgpu", criu, files, running) as lease:
+            reached(lease.port)
+            for mib in lease_moves.MIBS:
+                report.progress(f"moves of {mib} MiB")
+                found = []
+                for _ in range(rounds):
+                    took_s, status = lease_moves.waited_s(lease, start, mib)
+                    found.append(took_s)
+                    note_end(figures, status)
+                figures[f"pause_s_{mib}_mib"] = min(found)
+                figures[f"pause_s_{mib}_mib_worst"] = max(found)
+    except CapabilityMissingError as error:
+        report.progress(f"no lease moves: {error}")
+    return figures
+
+
 def main() -> None:
     """Measure all ways, for one tenant and for several."""
     parser = report.parser(__doc__)
@@ -431,11 +461,26 @@ def main() -> None:
         metavar=("SERVER", "VENDORS", "LAYER", "BENCH"),
         help="what lab pocl prints; without it, no program of OpenCL runs",
     )
+    parser.add_argument(
+        "--criu", type=Path, help="what lab criu prints; without it or --pocl, no lease moves"
+    )
+    parser.add_argument("--only-moves", action="store_true", help="measure nothing but moves")
     args = parser.parse_args()
-    figures, goals = bytes_figures(args.programs, args.rounds), dict(GOALS)
-    if args.pocl:
+    if args.only_moves and not (args.pocl and args.criu):
+        parser.error("--only-moves needs --pocl and --criu")
+    figures: dict[str, float] = {}
+    goals: dict[str, tuple[str, float]] = {}
+    if not args.only_moves:
+        figures |= bytes_figures(args.programs, args.rounds)
+        goals |= GOALS
+    if args.pocl and not args.only_moves:
         figures |= pocl_figures(args.programs, Pocl(*args.pocl), args.rounds)
         goals |= POCL_GOALS
+    if args.pocl and args.criu:
+        moved = moves_figures(args.programs, Pocl(*args.pocl), args.criu, args.rounds)
+        figures |= {name: figures.get(name, 0) + value for name, value in moved.items()}
+        counts = {name: POCL_GOALS[name] for name in COUNTS}
+        goals |= counts | {name: goal for name, goal in MOVES_GOALS.items() if name in figures}
     for name, (sign, goal) in goals.items():
         met = figures[name] <= goal if sign == "≤" else figures[name] >= goal
         report.progress(

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmark of the link: what counts of several rounds, and that no wrong number is lost."""
 
-from types import SimpleNamespace
-
 import pytest
 
-from benchmarks.bench_rgpu import GOALS, POCL_GOALS, best, note_end, of_one, share
+from benchmarks.bench_rgpu import GOALS, MOVES_GOALS, POCL_GOALS, best, note_end, of_one, share
 
 
 def test_of_rounds_the_best_counts_and_every_wrong_result():
@@ -22,7 +20,7 @@ def test_of_rounds_the_best_counts_and_every_wrong_result():
 )
 def test_a_program_that_ends_otherwise_is_counted(status, wrong, failed):
     figures = {"wrong_results": 0, "failed": 0}
-    note_end(figures, SimpleNamespace(returncode=status))
+    note_end(figures, status)
     assert figures == {"wrong_results": wrong, "failed": failed}
 
 
@@ -45,3 +43,8 @@ def test_each_goal_of_one_tenant_has_its_figure():
     assert set(GOALS) - set(one) == {"tenants_share_least"}
     others = {"neighbour_worst_ratio", "wrong_results", "failed"}
     assert set(POCL_GOALS) == {f"pocl_{name}" for name in GOALS} | others
+
+
+def test_a_move_may_last_a_second_and_six_milliseconds_a_mib():
+    goals = {name: round(goal, 3) for name, (_, goal) in MOVES_GOALS.items()}
+    assert goals == {"pause_s_4_mib": 1.024, "pause_s_64_mib": 1.384, "pause_s_256_mib": 2.536}
