@@ -21,7 +21,8 @@ with ``"busy_s"`` where its transport can tell (:class:`~host_agent.transports.t
     {"end": true}                             cut all, end the server, answer, and end
 
 With CRIU (``--criu``) the server has a parent that holds its connections while it moves, and writes to no log of the
-host: it can be dumped then (:mod:`.checkpoint`). With ``--images`` it is made of a dump.
+host: it can be dumped then (:mod:`.checkpoint`). With ``--images`` it is made of a dump, once a line by standard input
+says that it is there.
 
 Plain TCP knows neither hosts nor certificates. It ends with its server or its gateway, and they with it, whatever the
 one or the other dies of.
@@ -56,6 +57,9 @@ from placement_traits.errors import NumaExtError, ServiceUnavailableError
 
 STARTS_S: Final = 10.0
 """How long a server may take until it serves, seconds."""
+
+IMAGES_ARE_THERE: Final = b"\n"
+"""On its standard input, to a process that waits for images."""
 
 _LOOK_S: Final = 0.02
 _TRIES: Final = 50
@@ -408,6 +412,7 @@ def _serve(given: argparse.Namespace) -> int:
     sockets = Sockets.bound(given.control, given.host)
     frozen: checkpoint.Frozen | None = None
     if given.images is not None:
+        _await_images()
         frozen = checkpoint.Frozen.read(Path(f"/proc/self/fd/{given.images}"))
     if given.group is not None:
         paths = (*transport.paths(), *filter(None, (given.link, given.criu)), *given.around)
@@ -431,6 +436,18 @@ def _serve(given: argparse.Namespace) -> int:
         if frozen is not None:
             return asyncio.run(server.run_restored(frozen, lock, sockets))
         return asyncio.run(server.run(transport.server_command(asked), lock, sockets))
+
+
+def _await_images() -> None:
+    """Wait for the supervisor.
+
+    :raises ServiceUnavailableError: it has ended, or they do not come
+    """
+    if os.read(sys.stdin.fileno(), len(IMAGES_ARE_THERE)) != IMAGES_ARE_THERE:
+        raise ServiceUnavailableError("Its images have not come.")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, sys.stdin.fileno())
+    os.close(nothing)
 
 
 def _restored(given: argparse.Namespace, frozen: checkpoint.Frozen | None) -> None:

@@ -4,9 +4,10 @@
 ::
 
     host that it leaves                           host that it comes to
-                                                  takes images at an address, which the service passes on
+                                                  starts a process that waits for images, and takes these at an
+                                                  address, which the service passes on
     gateway and server are frozen and dumped
-    images  ── TLS 1.3, both certificates ──>     a process is started from them, and serves no epoch
+    images  ── TLS 1.3, both certificates ──>     the process goes on from them, and serves no epoch
                                            <──    "it runs here", or why it does not
     its process is ended, which acknowledges
     the move; or it goes on, and that is reported
@@ -94,7 +95,8 @@ def try_out(
         with processes.spaces(_TRIED) as spaces:
             checkpoint.dump(tools.criu, spaces, frozen, images, tools.around)
         processes.end(_TRIED)
-        processes.restore(lease, images)
+        with processes.restoring(lease, images) as go_on:
+            go_on()
         processes.serve(_TRIED, 1)
     finally:
         with suppress(ServiceUnavailableError):
@@ -328,7 +330,10 @@ class HostMoves:
         most = (_MOST_IMAGES_MB + asked.lease.memory_mb) * _MIB
         words = ("-lease", lease, "-epoch", str(epoch), "-host", asked.source)
         rest = ("-folder", str(folder), "-listen", f"{tools.address}:0", "-most-bytes", str(most))
-        with self._child(move, tools.command("receive", *words, *rest)) as child:
+        with (
+            self._processes.restoring(asked.lease, folder) as go_on,
+            self._child(move, tools.command("receive", *words, *rest)) as child,
+        ):
             if child.stdout is None or child.stdin is None:
                 raise ServiceUnavailableError("The link has no end.")
             for line in child.stdout:
@@ -336,7 +341,7 @@ class HostMoves:
                 if "address" in reported:
                     move.tell(address=reported["address"])
                 elif reported.get("received"):
-                    why = self._restored(asked, folder, tools)
+                    why = self._restored(asked, go_on)
                     child.stdin.write(json.dumps(why) + "\n")
                     child.stdin.flush()
             reported = _last_words(child)
@@ -347,10 +352,10 @@ class HostMoves:
     def _has_come(self, lease: str) -> bool:
         return (self._folder / f"{lease}{_MOVED}").exists()
 
-    def _restored(self, asked: ReceivedLease, folder: Path, tools: MoveTools) -> str:
-        """Start a lease from its images; return why it does not, '' where it does."""
+    def _restored(self, asked: ReceivedLease, go_on: Callable[[], None]) -> str:
+        """Have a lease go on from its images; return why it does not, '' where it does."""
         try:
-            self._processes.restore(asked.lease, folder)
+            go_on()
             (self._folder / f"{asked.lease.id}{_MOVED}").write_text(json.dumps(asked.lease.epoch))
         except (NumaExtError, OSError) as error:
             with suppress(ServiceUnavailableError):

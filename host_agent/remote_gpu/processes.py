@@ -32,7 +32,7 @@ from host_agent.remote_gpu.answer import ServedLease
 from host_agent.remote_gpu.checkpoint import NOTHING_AROUND, SPACES, Around, Frozen, restore_trouble
 from host_agent.remote_gpu.groups import LeaseGroups
 from host_agent.remote_gpu.hung import kill_listener
-from host_agent.remote_gpu.lease_process import STARTS_S
+from host_agent.remote_gpu.lease_process import IMAGES_ARE_THERE, STARTS_S
 from host_agent.remote_gpu.link_files import LinkFiles
 from host_agent.remote_gpu.use import UseMeter
 from host_agent.util.trees import remove_tree
@@ -180,20 +180,39 @@ class LeaseProcesses:
         if self._ask(asked.id, {}) is None:
             self._start(asked)
 
-    def restore(self, asked: ServedLease, folder: Path) -> None:
-        """Start a process for a lease where none runs, from images; it serves no epoch yet.
+    @contextmanager
+    def restoring(self, asked: ServedLease, folder: Path) -> Iterator[Callable[[], None]]:
+        """Start a process for a lease where none runs, which waits for images; yield what has it go on from them.
+
+        It serves no epoch afterwards. A lease that moves waits for what is done once its images are there, so all that
+        can be is done before. Where it has not gone on it is ended with the block, or with this process.
 
         :param folder: of the images
-        :raises ServiceUnavailableError: it cannot be started from them
+        :raises ServiceUnavailableError: it cannot be started; what is yielded: it cannot go on from the images
         """
         images = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            self._start(asked, images)
-        except ServiceUnavailableError as error:
-            why = restore_trouble(folder)
-            raise ServiceUnavailableError(why or str(error)) from error
+            child = self._begin(asked, images)
         finally:
             os.close(images)
+        goes_on = False
+
+        def go_on() -> None:
+            nonlocal goes_on
+            if child.stdin is not None:
+                with suppress(BrokenPipeError), child.stdin:  # what is wrong is known by its end
+                    child.stdin.write(IMAGES_ARE_THERE)
+            try:
+                self._await(asked.id, child, _RESTORES_S)
+            except ServiceUnavailableError as error:
+                raise ServiceUnavailableError(restore_trouble(folder) or str(error)) from error
+            goes_on = True
+
+        try:
+            yield go_on
+        finally:
+            if not goes_on:
+                self.end(asked.id)
 
     def freeze(self, lease: str) -> Frozen:
         """Cut all clients of a lease, and keep what they need to go on elsewhere, or here by :meth:`thaw`.
@@ -315,7 +334,10 @@ class LeaseProcesses:
         for suffix in (".lock", ".moved", groups.SUFFIX, _SUFFIX):
             self._kept(lease, suffix).unlink(missing_ok=True)
 
-    def _start(self, asked: ServedLease, images: int | None = None) -> None:
+    def _start(self, asked: ServedLease) -> None:
+        self._await(asked.id, self._begin(asked), _STARTS_S)
+
+    def _begin(self, asked: ServedLease, images: int | None = None) -> subprocess.Popen[bytes]:
         lease = asked.id
         self._wait(lease)
         command = self._command(asked, self._control(lease))
@@ -328,12 +350,16 @@ class LeaseProcesses:
         self._children[lease] = child = subprocess.Popen(
             command,
             cwd=SAFE_FOLDER,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if images is None else subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=() if images is None else (images,),
             start_new_session=True,
         )
-        until_s = time.monotonic() + (_STARTS_S if images is None else _RESTORES_S)
+        return child
+
+    def _await(self, lease: str, child: subprocess.Popen[bytes], limit_s: float) -> None:
+        """Wait until the process of a lease serves."""
+        until_s = time.monotonic() + limit_s
         while not _listens(self._control(lease)):
             if child.poll() is not None or time.monotonic() > until_s:
                 child.kill()
