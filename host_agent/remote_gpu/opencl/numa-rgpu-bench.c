@@ -228,16 +228,24 @@ static void work(double seconds, size_t bytes)
   printf("{\"rounds\": %lu, \"worst_s\": %.6f}\n", rounds, worst);
 }
 
-/* How many buffers of a size the device gives, each written to, as devices may give memory at its first use. */
+static uint8_t mark_of(unsigned long number)
+{
+  return (uint8_t)(number * 2654435761u >> 13);
+}
+
+/* How many buffers of a size the device gives, each written to, as devices may give memory at its first use. After the
+ * seconds for which they are held each is compared: of so many, that none is lost or another one's. */
 static void take(size_t bytes, unsigned long count, double seconds)
 {
   unsigned long taken = 0;
   cl_int error = CL_SUCCESS;
-  unsigned char mark = 7;
+  cl_mem *made = calloc(count, sizeof *made);
+  must(made ? CL_SUCCESS : CL_OUT_OF_HOST_MEMORY, "memory");
   while (taken < count) {
-    cl_mem made = clCreateBuffer(context, CL_MEM_READ_WRITE, bytes, NULL, &error);
+    uint8_t mark = mark_of(taken);
+    made[taken] = clCreateBuffer(context, CL_MEM_READ_WRITE, bytes, NULL, &error);
     if (error == CL_SUCCESS)
-      error = clEnqueueWriteBuffer(queue, made, CL_TRUE, bytes - 1, 1, &mark, 0, NULL, NULL);
+      error = clEnqueueWriteBuffer(queue, made[taken], CL_TRUE, bytes - 1, 1, &mark, 0, NULL, NULL);
     if (error != CL_SUCCESS)
       break;
     taken++;
@@ -245,6 +253,12 @@ static void take(size_t bytes, unsigned long count, double seconds)
   printf("{\"taken\": %lu, \"error\": %d}\n", taken, error);
   fflush(stdout);
   usleep((useconds_t)(seconds * 1e6));
+  for (unsigned long i = 0; seconds > 0 && i < taken; i++) {
+    uint8_t got = (uint8_t)~mark_of(i);
+    must(clEnqueueReadBuffer(queue, made[i], CL_TRUE, bytes - 1, 1, &got, 0, NULL, NULL), "reading");
+    if (got != mark_of(i))
+      wrong("buffer", i, got, mark_of(i));
+  }
   /* Nothing is given back: that is the server's to do. */
   _exit(RIGHT);
 }
@@ -256,7 +270,8 @@ static int usage(void)
         "  -s: copies of 2 bytes to 32 MiB, a line each\n"
         "  -c: copies of 16 MiB there and back for so many seconds, from when a line comes by standard input\n"
         "  -t, -m: a computation of so many seconds on so many MiB (4), compared in each round\n"
-        "  -a, -n: how many of so many buffers of so many bytes the device gives; they are held for -t SECONDS\n",
+        "  -a, -n: how many of so many buffers of so many bytes the device gives; they are held for -t SECONDS,\n"
+        "    and compared then\n",
         stderr);
   return USAGE;
 }

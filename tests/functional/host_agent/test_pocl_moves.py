@@ -25,6 +25,7 @@ WORKS_S = 60
 COMPUTES_S = 0.5
 MOST_MOVES = 20
 MIB = 1 << 20
+BUFFERS = 1000
 
 
 class PoclHosts(GpuHosts):
@@ -79,3 +80,15 @@ def test_what_it_holds_stays_its_own_and_counted(hosts):
     assert hosts.road.says("-a", 10 * MIB, "-n", 11)["taken"] == 10
     held.kill()
     until(lambda: hosts.road.says("-a", 10 * MIB, "-n", 40)["taken"] == 40, MOVES_S)
+
+
+@pytest.mark.long
+def test_each_of_a_thousand_buffers_has_its_own_number_after_a_move(hosts):
+    """F-002-64; there they are freed with the program that had them."""
+    program = hosts.road.bench("-a", 100_000, "-n", BUFFERS, "-t", 20)
+    assert json.loads(program.stdout.readline()) == {"taken": BUFFERS, "error": 0}
+    assert hosts.move() == ""
+    hosts.serve()
+    _said, why = program.communicate(timeout=ENDS_S)
+    assert program.returncode == 0, why
+    assert hosts.road.says("-a", 100 * MIB, "-n", 5)["taken"] == 4
