@@ -302,7 +302,7 @@ def _number(domain: ListedDomain) -> str:
     try:
         return ET.fromstring(domain.xml).get("id", "")
     except (ET.ParseError, UnicodeEncodeError):
-        return ""  # said where its flavor is read
+        return ""  # reported where its flavor is read
 
 
 def _requested(domain: ListedDomain) -> RemoteGpuRequest | None:

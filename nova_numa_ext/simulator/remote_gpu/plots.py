@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nova_numa_ext.simulator.plots import STYLES, figure
 from nova_numa_ext.simulator.remote_gpu.cluster import RemoteRecord
-from nova_numa_ext.simulator.remote_gpu.shared_pool import SharedRun
+from nova_numa_ext.simulator.remote_gpu.shared_pool import SharedPoolRun
 
 
 def use_and_waiting(jobs: Mapping[str, Sequence[RemoteRecord]], path: Path, title: str) -> None:
@@ -36,7 +36,7 @@ def use_and_waiting(jobs: Mapping[str, Sequence[RemoteRecord]], path: Path, titl
     drawn.savefig(path, dpi=120)
 
 
-def use_waiting_and_moves(runs: Mapping[str, SharedRun], path: Path, title: str) -> None:
+def use_waiting_and_moves(runs: Mapping[str, SharedPoolRun], path: Path, title: str) -> None:
     """Draw over the time how many GPUs compute, how many are held, how many leases wait, and moves so far.
 
     :param runs: by policy

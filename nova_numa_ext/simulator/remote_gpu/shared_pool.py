@@ -151,7 +151,7 @@ class PoolSample:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedRun:
+class SharedPoolRun:
     """A finished simulation.
 
     :param records: leases in the order in which they ended
@@ -276,7 +276,7 @@ class SharedPool:
             for gpu in pool.gpus
         }
 
-    def run(self) -> SharedRun:
+    def run(self) -> SharedPoolRun:
         """Run all leases.
 
         :raises StarvedError: a lease fits no GPU of an empty pool
@@ -302,7 +302,7 @@ class SharedPool:
             self._round()
             self._sample()
         gpus = sum(len(pool.gpus) for pool in self.pools)
-        return SharedRun(tuple(self.records), tuple(self.moves), tuple(self.samples), gpus)
+        return SharedPoolRun(tuple(self.records), tuple(self.moves), tuple(self.samples), gpus)
 
     def _advance(self, until_s: float) -> None:
         """Let leases run until a time at which something may be over, and end what is."""

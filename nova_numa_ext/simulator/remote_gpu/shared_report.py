@@ -29,7 +29,7 @@ from nova_numa_ext.simulator.remote_gpu.shared_pool import (
     POLICIES,
     LeaseWork,
     SharedPool,
-    SharedRun,
+    SharedPoolRun,
 )
 from placement_traits import names
 from placement_traits.errors import InvalidValueError
@@ -79,7 +79,7 @@ class SharedReplay:
     """
 
     policy: str
-    found: SharedRun
+    found: SharedPoolRun
 
     def figures(self) -> dict[str, float]:
         """Return what leases and GPUs had of it; units are at the end of the names."""

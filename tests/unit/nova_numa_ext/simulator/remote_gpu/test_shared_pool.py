@@ -17,7 +17,7 @@ from nova_numa_ext.simulator.remote_gpu.shared_pool import (
     LeaseRecord,
     LeaseWork,
     SharedPool,
-    SharedRun,
+    SharedPoolRun,
 )
 from nova_numa_ext.simulator.remote_gpu.shared_report import SPEEDS, drawn, machines
 from placement_traits.names import ServiceLevel
@@ -47,7 +47,7 @@ def ran(
     fast: int = 0,
     network: GpuFabric = FDR,
     **more: Any,
-) -> SharedRun:
+) -> SharedPoolRun:
     given = {"moves_per_minute": 4, "cool_down_s": 60.0, "speeds": SPEEDS, **more}
     rules = RebalanceRules(**{**given, **POLICIES[policy]})
     pool = SharedPool(machines(hosts, fast), works, rules, network)
@@ -58,7 +58,7 @@ def ran(
     return found
 
 
-def of(found: SharedRun, name: str) -> LeaseRecord:
+def of(found: SharedPoolRun, name: str) -> LeaseRecord:
     return next(each for each in found.records if each.work.uuid == name)
 
 
