@@ -27,7 +27,12 @@ from nova.tests.fixtures.conf import ConfFixture  # noqa: E402
 from nova.tests.functional.fixtures import PlacementFixture  # noqa: E402
 from placement.context import RequestContext as PlacementContext  # noqa: E402
 
-from emulation.placement_service import AliasesMadeOnce, SchemasCheckedOnce  # noqa: E402
+from emulation.made_once import (  # noqa: E402
+    AliasesMadeOnce,
+    SchemasCheckedOnce,
+    SignaturesReadOnce,
+    StatementsCompiledOnce,
+)
 from nova_numa_ext import conf as our_conf  # noqa: E402
 from nova_numa_ext.fabrics import PlacementFabrics  # noqa: E402
 from nova_numa_ext.policy.network.planner import plan  # noqa: E402
@@ -107,6 +112,6 @@ def ours_enabled(monkeypatch, tmp_path):
     )
     # It would take away what pytest has put on the test, too.
     monkeypatch.setattr(nova_test.TestCase, "_clear_attrs", lambda _self: None)
-    with SchemasCheckedOnce(), AliasesMadeOnce():
+    with SchemasCheckedOnce(), AliasesMadeOnce(), SignaturesReadOnce(), StatementsCompiledOnce():
         yield
     process.use(None)
