@@ -106,26 +106,30 @@ class StatementsCompiledOnce(fixtures.Fixture):  # type: ignore[misc]
     def setUp(self) -> None:
         """Take the place of the function in oslo.db that makes engines."""
         super().setUp()
-        made = functools.partial(_engine, engines.create_engine)
-        self.useFixture(fixtures.MonkeyPatch("oslo_db.sqlalchemy.engines.create_engine", made))
+        self.useFixture(fixtures.MonkeyPatch("oslo_db.sqlalchemy.engines.create_engine", _engine))
 
 
 _COMPILED: dict[object, object] = {}
-_DIALECTS: list[Dialect] = []  # the one of all engines: a statement is compiled for one
+_new_engine = engines.create_engine
 
 
-def _engine(make: Any, *arguments: Any, **options: Any) -> Engine:
-    engine: Engine = make(*arguments, **options)
+def _engine(*arguments: Any, **options: Any) -> Engine:
+    engine: Engine = _new_engine(*arguments, **options)
     if engine.dialect.name != "sqlite":
         return engine
-    if not _DIALECTS:
-        _DIALECTS.append(engine.dialect)
-    engine.dialect = _DIALECTS[0]
+    engine.dialect = _dialect()
     engine.update_execution_options(compiled_cache=_COMPILED)
     (begins,) = engine.dispatch.begin
     event.remove(engine, "begin", begins)
     event.listen(engine, "begin", _begin)
     return engine
+
+
+@functools.cache
+def _dialect() -> Dialect:
+    """Return what statements are compiled for; it has asked SQLite what it can do, and oslo.db handles its errors."""
+    engine: Engine = _new_engine("sqlite://")
+    return engine.dialect
 
 
 def _begin(connection: Connection) -> None:
