@@ -92,6 +92,18 @@ def test_a_lease_with_a_priority_goes_to_a_faster_gpu_that_has_room() -> None:
     assert fleet.goes(PROMOTE) == {"l0": "g2:a"}, "v100 has no speed, and who has no priority stays"
     fleet.used[0] = replace(fleet.used[0], movable=False)
     assert fleet.goes(PROMOTE) == {}
+    fleet = models(g1="v100", g2="p100")
+    fleet.runs("g1:a", None, priority=5)
+    assert fleet.goes(PROMOTE) == {}, "nor does one leave a GPU that has none"
+
+
+def test_of_a_gpu_with_several_models_the_slowest_counts() -> None:
+    both = MOVABLE | {names.gpu_model("k20"), names.gpu_model("p100")}
+    fleet = UsedFleet(
+        pool("g1", traits=MOVABLE | {names.gpu_model("k20")}), pool("g2", traits=both)
+    )
+    fleet.runs("g1:a", None, priority=5)
+    assert fleet.goes(PROMOTE) == {}
 
 
 def test_who_has_less_priority_gives_a_fast_gpu_to_who_has_more() -> None:
@@ -115,7 +127,8 @@ def test_no_lease_is_demoted_for_one_that_could_not_come() -> None:
         fleet.runs(gpu, None, priority=priority, part=WHOLE)
     assert fleet.goes(PROMOTE) == {}
     fleet = models(g1="k20", g2="p100", g3="k20")
-    fleet.pools = (replace(fleet.pools[0]), replace(fleet.pools[1], fabrics=frozenset({"far"})))
+    near, fast, other = fleet.pools
+    fleet.pools = (near, replace(fast, fabrics=frozenset({"far"})), other)
     main = {"client": "c1", "fabrics": frozenset({"main"}), "part": WHOLE}
     fleet.runs("g1:a", None, priority=5, **main)
     fleet.runs("g2:a", None, priority=1, part=WHOLE)

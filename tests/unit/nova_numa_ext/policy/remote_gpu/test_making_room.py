@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nova_numa_ext.policy.remote_gpu import making_room
 from nova_numa_ext.policy.remote_gpu.lease_claims import less
 from nova_numa_ext.policy.remote_gpu.lease_plan import LeaseGang, LeasePlan, places, plan
 from nova_numa_ext.policy.remote_gpu.making_room import (
@@ -307,6 +309,20 @@ def test_the_fewest_scavengers_give_way_to_a_higher_level_and_none_to_their_own(
     assert scavenged(fleet, gang("gold", part=WHOLE), others=("g2:a",)) == ("l0", "l1")
     assert scavenged(fleet, gang("gold", part=GpuSlice(8000, ServiceLevel.SCAVENGER))) == ()
     assert scavenged(fleet, gang("both", count=2, part=WHOLE)) == ("l2", "l0", "l1")
+
+
+def test_no_more_gpus_are_looked_at_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third one's scavenger alone could go to any avail: the others keep what nobody gives up."""
+    fleet = Fleet(pool("g1", cores=1), pool("g2", cores=1), pool("g3"))
+    for number in range(1, 4):
+        fleet.lease(f"g{number}:a", part=SCAVENGER)
+    for host in ("g1", "g2"):
+        held = {f"{host}:nic": {names.REMOTE_GPU_NETWORK_MBPS: 1000}}
+        fleet.pools = pools.counted(fleet.pools, held)
+    asks = gang("gold", part=WHOLE, network_mbps=100)
+    assert scavenged(fleet, asks) == ("l2",)
+    monkeypatch.setattr(making_room, "MOST_GPUS", 2)
+    assert scavenged(fleet, asks) == ()
 
 
 def test_no_scavenger_gives_way_in_vain() -> None:

@@ -148,6 +148,32 @@ def test_a_job_of_low_priority_makes_room_on_the_fastest_gpu() -> None:
     assert make_room(pool, full, gold, 5, now=0, settings=SETTINGS) is None
 
 
+def test_the_lowest_priority_goes_first_and_to_a_slower_gpu() -> None:
+    """One as fast that has room for it would be no demotion."""
+    pool = [
+        PoolGpuState("k20", 4799),
+        *(PoolGpuState(f"p{n}", 16_000, speed=3.4) for n in range(3)),
+    ]
+    leases = [
+        lease("three", "p0", level="silver", priority=3),
+        lease("one", "p1", level="silver", priority=1, memory_mb=200),
+        lease("four", "p2", level="silver", priority=4),
+    ]
+    found = make_room(pool, leases, GpuSlice(1000), 5, now=0, settings=SETTINGS)
+    assert found == LeaseMove("one", "p1", "k20")
+
+
+def test_room_is_made_only_where_the_one_that_comes_can_be() -> None:
+    pool = [
+        PoolGpuState("k20", 4799),
+        PoolGpuState("p100", 16_000, speed=3.4),
+        PoolGpuState("v100", 16_000, speed=7.0),
+    ]
+    leases = [lease(each, each, level="gold", priority=1) for each in ("p100", "v100")]
+    given = {"now": 0, "settings": SETTINGS, "reaches": {"k20", "p100"}}
+    assert make_room(pool, leases, GpuSlice(1000), 5, **given) == LeaseMove("p100", "p100", "k20")
+
+
 def test_a_scavenger_gives_way_at_once_and_comes_back_after_its_cool_down() -> None:
     scavenger = lease("s", "g0", level="scavenger", moved_at=-1.0)
     user = lease("u", "g0", level="bronze")
@@ -157,6 +183,8 @@ def test_a_scavenger_gives_way_at_once_and_comes_back_after_its_cool_down() -> N
     assert rebalance(SCAVENGE, gpus(1), [*waiting, user], 100, SETTINGS) == ()
     assert rebalance(SCAVENGE, gpus(1), waiting, 10, SETTINGS) == ()
     assert rebalance(SCAVENGE, gpus(1), waiting, 100, SETTINGS) == (LeaseMove("s", "", "g0"),)
+    idle = replace(user, utilisation=0.0)
+    assert rebalance(SCAVENGE, gpus(1), [scavenger, idle], 0, SETTINGS) == (), "nobody is disturbed"
 
 
 def test_memory_that_is_short_moves_a_lease_or_parks_it() -> None:
