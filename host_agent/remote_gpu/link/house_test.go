@@ -7,6 +7,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	crand "crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
@@ -417,6 +418,52 @@ func TestCertificatesOfOthersAreRefused(t *testing.T) {
 		made, _ := h.authority.issue(h.folder+"/other", name, use)
 		h.become(host, made)
 		h.admits(name + ": a certificate of its own")
+	}
+}
+
+// shows says why the gateway does not take a peer that shows a certificate whoever is asked for; "": it does.
+func (h *house) shows(files *pki) string {
+	certificate, err := tls.LoadX509KeyPair(files.certificate, files.key)
+	h.must(err)
+	conn, err := tls.Dial("tcp", h.known[0].Address, &tls.Config{
+		InsecureSkipVerify: true,
+		// Go's own client shows none that is of no authority that it is told of.
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &certificate, nil },
+	})
+	if err != nil {
+		return err.Error()
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(deadline())
+	_, err = conn.Write(frame(header{kind: admit, offset: h.known[0].Epoch}, []byte(testLease)))
+	if err == nil {
+		_, _, err = readFrame(conn, admitted)
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func TestACertificateOfAnotherThatIsShownAllTheSameIsRefused(t *testing.T) {
+	h := newHouse(t)
+	for what, shape := range map[string]struct {
+		by   *authority
+		host string
+		use  x509.ExtKeyUsage
+	}{
+		"of another authority":    {newAuthority(t, "another operator"), computeHost, x509.ExtKeyUsageClientAuth},
+		"of one of the same name": {newAuthority(t, "the operator"), computeHost, x509.ExtKeyUsageClientAuth},
+		"of another host":         {h.authority, gpuHost, x509.ExtKeyUsageClientAuth},
+		"of a GPU host":           {h.authority, computeHost, x509.ExtKeyUsageServerAuth},
+	} {
+		made, _ := shape.by.issue(h.folder+"/other", shape.host, shape.use)
+		if h.shows(made) == "" {
+			t.Errorf("a certificate %s: not refused", what)
+		}
+	}
+	if why := h.shows(h.compute); why != "" {
+		t.Errorf("its own: %s", why)
 	}
 }
 
