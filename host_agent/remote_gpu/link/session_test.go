@@ -532,7 +532,14 @@ func TestAFrameThatCannotBeEndsTheLink(t *testing.T) {
 		if _, _, err := readFrame(mine, welcome); err != nil {
 			t.Fatal(err)
 		}
-		go func() { _, _ = mine.Write(sent) }()
+		go func() {
+			for next := sent; ; next = frame(header{kind: ping}, nil) { // or its silence ends the link
+				if _, err := mine.Write(next); err != nil {
+					return
+				}
+				time.Sleep(beat / 2)
+			}
+		}()
 		select {
 		case err := <-over:
 			if errors.Is(err, io.EOF) {
