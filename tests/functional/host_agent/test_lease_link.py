@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,6 +32,7 @@ from host_agent.transports.fake import FakeTransport
 from placement_traits.errors import ServiceUnavailableError
 from tests.support.apart import lease_groups
 from tests.support.built_link import cached_link
+from tests.support.killing import descendants, words_of
 from tests.support.lease_spy import write_spy
 from tests.support.polling import until
 
@@ -88,15 +89,27 @@ class LeaseRoad:
 
     def open(self):
         """Start doorman and guest."""
+        self.open_doorman()
+        self.open_guest()
+
+    def open_doorman(self):
+        """Start one where none runs."""
         door = self.folder / "door"
+        door.unlink(missing_ok=True)
         file = self.folder / "attachments.json"
-        self.run("doorman", "-listen", f"unix:{door}", "-attachments", file, *self.options)
+        words = ("-listen", f"unix:{door}", "-attachments", file, *self.options)
+        self.doorman = self.run("doorman", *words)
         until(door.exists, ANSWERS_S)
-        self.run("guest", "-doorman", f"unix:{door}#{CID}", "-environment", self.folder / "env")
+
+    def open_guest(self):
+        """Start the guest's end."""
+        where = f"unix:{self.folder / 'door'}#{CID}"
+        self.guest = self.run("guest", "-doorman", where, "-environment", self.folder / "env")
 
     def run(self, *words):
         process = subprocess.Popen([self.program, *map(str, words)], stdin=subprocess.DEVNULL)
         self._processes.callback(lambda: (process.kill(), process.wait()))
+        return process
 
     def client(self):
         """A program in the guest."""
@@ -119,12 +132,10 @@ class LeaseRoad:
         return self.client()
 
     def gateway(self):
-        """Number of its process."""
-        for each in Path("/proc").iterdir():
-            with suppress(OSError):
-                words = (each / "cmdline").read_bytes().decode().split("\0")
-                if words[:2] == [str(self.program), "gateway"] and LEASE in words:
-                    return int(each.name)
+        """Number of its process; other tests that run have leases of that name."""
+        for each in descendants():
+            if words_of(each)[:2] == [str(self.program), "gateway"]:
+                return each
         raise AssertionError("no gateway runs")
 
 
@@ -160,6 +171,21 @@ def test_a_program_in_a_guest_reaches_the_server_of_its_lease(way):
     with socket.create_connection((host, int(port)), ANSWERS_S) as plain:
         plain.sendall(b"1\n")
         assert b"ok" not in plain.recv(100), "nobody comes by plain TCP"
+
+
+@pytest.mark.parametrize(
+    ("way", "apart"), [((False, "fake"), False), ((True, "fake"), True)], indirect=["way"]
+)
+def test_the_port_of_a_server_is_reached_from_its_own_namespace_alone(way, apart):
+    """Where a lease is not kept apart, what is tried here is seen to reach it."""
+    way.attached()
+    words = words_of(way.gateway())
+    at = ("127.0.0.1", int(words[words.index("-ports") + 1].split(",")[0]))
+    if apart:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(at, ANSWERS_S)
+    else:
+        socket.create_connection(at, ANSWERS_S).close()
 
 
 def test_a_stream_goes_on_at_the_newest_epoch_and_at_no_other(way):
