@@ -8,6 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "doc/source/reference/remote-gpu-decisions.rst"
+TRANSPORTS = ROOT / "doc/source/reference/remote-gpus.rst"
 CODE = ("policy/remote_gpu", "simulator/remote_gpu", "flow")
 MOVES = (61, 62, 64, 70, 71, 72)
 EXPECTED = [
@@ -69,3 +70,27 @@ def test_what_a_row_names_is_there(row: str) -> None:
     for name in re.findall(r"``make bench-(\w+)", test):
         assert (ROOT / f"benchmarks/bench_{name}.py").exists(), name
     assert "``" in test or code.startswith("none:")
+
+
+def test_each_feature_of_transports_has_one_row_and_what_it_names_is_there() -> None:
+    """What needs a GPU, or is there in part, says so; the other page may have rows of moves, too."""
+    text = TRANSPORTS.read_text().split("Where each feature of transports is\n", 1)[1]
+    table = text.split("\n\n")[2]
+    found: dict[str, str] = {}
+    for row in re.split(r"\n(?=F-)", table)[1:]:
+        names, told = row[:14].strip(), " ".join(row[14:].split("\n====")[0].split())
+        for feature in features(names):
+            assert feature not in found, feature
+            found[feature] = told
+    asked = [f"F-002-{number:02}" for number in (*range(40, 55), *MOVES)]
+    assert [each for each in asked if each not in {*found, *decided()}] == []
+    files = {each.stem for each in (ROOT / "tests").rglob("test_*.py")}
+    for feature, told in found.items():
+        named = re.findall(r"``(test_\w+)``", told)
+        assert set(named) <= files, feature
+        assert named or re.search(r"\*(?:hardware only|not there)\*: |^modelled: |``make bench-", told), feature
+
+
+def decided() -> list[str]:
+    """Return the features that the other page has."""
+    return [each for row in ROWS for each in features(row)]

@@ -14,7 +14,8 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack, suppress
+from concurrent.futures import wait
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -97,8 +98,17 @@ class GpuHosts:
         serves, ended = found[-1]
         assert not ended
         assert serves[LEASE][0] == self.epoch
-        attached = AttachedLease(LEASE, self.epoch, SERVER, "cuda", serves[LEASE][1], self.where)
+        self.lead(serves[LEASE][1])
+
+    def lead(self, address):
+        """Have the guest reach it."""
+        address = self.cabled(self.where, address)
+        attached = AttachedLease(LEASE, self.epoch, SERVER, "cuda", address, self.where)
         self.road.doors.turn([attached])
+
+    def cabled(self, _host, address):
+        """At which another host reaches an address of a host."""
+        return address
 
     def move(self, stop=lambda _source, _destination: False, **sent):
         """Play the service until the source has ended it, or either says why it does not move; return that."""
@@ -111,7 +121,8 @@ class GpuHosts:
             self.hosts[destination].obey(comes)
             there = self.hosts[destination].moving.get(LEASE)
             address = address or (there.address if there else "")
-            goes = SentLease(LEASE, self.epoch, destination, address, **sent)
+            reached = address and self.cabled(destination, address)
+            goes = SentLease(LEASE, self.epoch, destination, reached, **sent)
             _serves, ended = self.hosts[source].obey(LeaseAnswer(sends=(goes,)))
             if LEASE in ended:
                 self.epoch += 1
@@ -132,10 +143,12 @@ class GpuHosts:
         raise AssertionError("it does not move, and nobody says why")
 
     def nothing_of(self, host):
-        """Whether nothing of the lease is left at a host after two rounds."""
+        """Whether nothing of the lease is left at a host after two rounds, each as long as what it has begun."""
+        found = self.hosts[host]
         for _ in range(2):
-            self.hosts[host].obey(LeaseAnswer())
-            until(lambda: not self.hosts[host]._in_hand or self.hosts[host].obey(LeaseAnswer()), 9)
+            found.obey(LeaseAnswer())
+            wait(found._in_hand.values(), MOVES_S)
+            until(lambda: not found._moves.in_hand(), MOVES_S)
         run = self.folder / host
         left = [each.name for each in run.iterdir() if each.name != "epochs.json"]
         return (left, processes_in(run), groups_of(run)) == ([], [], [])
@@ -206,11 +219,10 @@ def test_who_computes_all_the_time_sees_a_pause_and_nothing_else(hosts, client):
     assert chain.steps > before + 100
 
 
-def test_where_the_disk_is_full_a_lease_goes_on_where_it_was(hosts, client):
-    chain = Chain()
-    compute(chain, client)
-    run = hosts.folder / "g1"
-    images = run / f"{LEASE}.images"
+@contextmanager
+def full_disk(hosts):
+    """Give the images of where the lease is 1 MiB."""
+    images = hosts.folder / hosts.where / f"{LEASE}.images"
     made = Path.mkdir
 
     def small(path, *args, **kwargs):
@@ -221,6 +233,23 @@ def test_where_the_disk_is_full_a_lease_goes_on_where_it_was(hosts, client):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Path, "mkdir", small)
         patched.setattr(moves, "remove_images", unmounted(moves.remove_images, images))
+        yield
+
+
+@contextmanager
+def without_criu(hosts, host):
+    """Let a host restore nothing."""
+    good, hosts.criu = hosts.criu, Path("/usr/bin/false")
+    hosts.start(host)
+    yield
+    hosts.criu = good
+    hosts.start(host)
+
+
+def test_where_the_disk_is_full_a_lease_goes_on_where_it_was(hosts, client):
+    chain = Chain()
+    compute(chain, client)
+    with full_disk(hosts):
         why = hosts.move()
     assert "cannot be dumped" in why
     hosts.serve()
@@ -245,16 +274,11 @@ def unmounted(remove, images):
 def test_a_lease_that_the_other_host_cannot_restore_goes_on_where_it_was(hosts, client):
     chain = Chain()
     compute(chain, client)
-    good = hosts.criu
-    hosts.criu = Path("/usr/bin/false")
-    hosts.start("g2")
-    why = hosts.move()
-    assert why.startswith("refused: ")
-    hosts.serve()
-    compute(chain, client)
-    assert hosts.nothing_of("g2")
-    hosts.criu = good
-    hosts.start("g2")
+    with without_criu(hosts, "g2"):
+        assert hosts.move().startswith("refused: ")
+        hosts.serve()
+        compute(chain, client)
+        assert hosts.nothing_of("g2")
     assert hosts.move() == ""
     hosts.serve()
     compute(chain, client)
@@ -315,12 +339,8 @@ def test_the_memory_of_a_gpu_is_suspended_before_a_dump_and_resumed_afterwards(h
     found.settimeout(MOVES_S)
     chain = Chain()
     compute(chain, found)
-    good = hosts.criu
-    hosts.criu = Path("/usr/bin/false")
-    hosts.start("g2")
-    assert hosts.move().startswith("refused")  # it was suspended, and goes on here
-    hosts.criu = good
-    hosts.start("g2")
+    with without_criu(hosts, "g2"):
+        assert hosts.move().startswith("refused")  # it was suspended, and goes on here
     for _ in range(2):
         hosts.serve()
         compute(chain, found)
@@ -350,8 +370,8 @@ import json, os, signal, sys, time
 from pathlib import Path
 from host_agent.remote_gpu.answer import LeaseAnswer, ReceivedLease, SentLease, ServedLease
 from tests.functional.host_agent.test_lease_moves import LEASE, supervisor
-folder, host, left, asked, criu, program = sys.argv[1:]
-gpu_host = supervisor(Path(folder), host, Path(criu), Path(program))
+folder, host, left, asked, criu, program, transport = sys.argv[1:]
+gpu_host = supervisor(Path(folder), host, Path(criu), Path(program), transport=transport)
 left, steps, asked = int(left), 0, json.loads(asked)
 def step(event, _arguments):
     global steps
@@ -379,18 +399,18 @@ print(steps)
 """
 
 
-def supervisor(folder, host, criu, program, *, around=NOTHING_AROUND, gpus=GPUS):
+def supervisor(folder, host, criu, program, **more):
     """The supervisor of a host, for a process of its own."""
     run = folder / host
-    found, tools = made(folder, host, criu, program, around=around, gpus=gpus, run=run)
+    found, tools = made(folder, host, criu, program, run=run, **more)
     return GpuHost(found, run / "epochs.json", HostMoves(found, run, tools))
 
 
-def made(folder, host, criu, program, *, run, around=NOTHING_AROUND, gpus=GPUS):
+def made(folder, host, criu, program, *, run, around=NOTHING_AROUND, gpus=GPUS, transport=None):
     """The processes of a host's leases, and by what they move."""
     paths = LinkPaths(*(folder / each for each in (f"{host}.pem", f"{host}.key", "ca.pem", "n")))
     command = LeaseCommand(
-        *(NAME, folder, "127.0.0.1", gpus), link=program, criu=criu, around=around
+        *(transport or NAME, folder, "127.0.0.1", gpus), link=program, criu=criu, around=around
     )
     processes = LeaseProcesses(run, command, lease_groups(run), LinkFiles(paths))
     return processes, MoveTools(criu, program, paths, "127.0.0.1", around)
@@ -399,17 +419,17 @@ def made(folder, host, criu, program, *, run, around=NOTHING_AROUND, gpus=GPUS):
 def started(hosts, host, dies_at, asked):
     words = [SUPERVISOR, hosts.folder, host, dies_at, json.dumps(asked), hosts.criu]
     return subprocess.Popen(
-        [sys.executable, "-c", *map(str, words), str(hosts.road.program)],
+        [sys.executable, "-c", *map(str, words), str(hosts.road.program), NAME],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         text=True,
     )
 
 
-def killed_at(hosts, client, chain, who, step):
+def dies_at(hosts, who, step):
     """The supervisor of one end dies at a step of a move, and the next one goes on; return whether it lived to the end.
 
-    The client has right answers or an error; afterwards it computes, and nothing is left where the lease is not.
+    The service asks for the same as before until the lease is served again.
     """
     source, destination = hosts.where, "g2" if hosts.where == "g1" else "g1"
     for each in ("address", "over"):
@@ -447,10 +467,19 @@ def killed_at(hosts, client, chain, who, step):
         child.wait()
         said = child.stdout.read()
     assert (child.returncode == -signal.SIGKILL) != bool(said)
-    # From here on both ends have a supervisor that lives, and the service asks for the same as before.
+    # From here on both ends have a supervisor that lives.
     why = hosts.move()
     assert why == "" or hosts.where == source
     hosts.serve()
+    return bool(said)
+
+
+def killed_at(hosts, client, chain, who, step):
+    """As :func:`dies_at`, under a client that computes.
+
+    It has right answers or an error; afterwards it computes, and nothing is left where the lease is not.
+    """
+    lived = dies_at(hosts, who, step)
     try:
         compute(chain, client)
     except ConnectionError:
@@ -460,8 +489,8 @@ def killed_at(hosts, client, chain, who, step):
         chain = Chain()
         compute(chain, client)
     other = "g2" if hosts.where == "g1" else "g1"
-    until(lambda: hosts.nothing_of(other), MOVES_S)
-    return bool(said), client, chain
+    assert hosts.nothing_of(other)
+    return lived, client, chain
 
 
 def address_at(hosts, host):
