@@ -578,6 +578,10 @@ JOBS: Final = Dashboard(
             {"max by (host) (numa_ext_jobs_pool_memory_mib)": "{{host}}"},
         ),
         Panel(
+            "GPU memory that leases have in use, by host, MiB",
+            {"max by (host) (numa_ext_jobs_pool_used_memory_mib)": "{{host}}"},
+        ),
+        Panel(
             "Over the links of leases, by host, MB/s",
             {"max by (host) (numa_ext_jobs_pool_link_mbps)": "{{host}}"},
         ),

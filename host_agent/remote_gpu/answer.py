@@ -166,6 +166,7 @@ class LeaseReport:
         the time, and is no reason to report
     :param moves: lease -> what is done for its move
     :param link_mbps: lease -> what has gone over its link, megabytes a second; as of ``busy``
+    :param used_mb: lease -> memory of its GPU that it has in use, MiB, to the byte; as of ``busy``
     :param can_move: leases of this host's GPUs can come and go with all that their processes have
     """
 
@@ -176,6 +177,7 @@ class LeaseReport:
     moves: Mapping[str, LeaseMoveReport] = field(default_factory=dict)
     can_move: bool = False
     link_mbps: Mapping[str, float] = field(default_factory=dict, compare=False)
+    used_mb: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     def body(self, asked: LeaseAnswer | None = None) -> dict[str, Any]:
         """Return it as the service takes it.
@@ -186,6 +188,7 @@ class LeaseReport:
             {"id": lease, "epoch": epoch, "address": address}
             | ({"busy": round(self.busy[lease], 3)} if lease in self.busy else {})
             | ({"link_mbps": round(self.link_mbps[lease], 3)} if lease in self.link_mbps else {})
+            | ({"used_mb": self.used_mb[lease]} if lease in self.used_mb else {})
             for lease, (epoch, address) in sorted(self.serves.items())
         ]
         ended = [{"id": lease, "epoch": epoch} for lease, epoch in sorted(self.ended.items())]

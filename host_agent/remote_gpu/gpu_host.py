@@ -99,6 +99,10 @@ class GpuHost:
         """Return what has gone over the link for leases, megabytes a second, of those of which it is known."""
         return self._processes.link_mbps()
 
+    def memory_mb(self) -> dict[str, float]:
+        """Return the memory that leases have in use of their GPUs, MiB, of those of which it is known."""
+        return self._processes.memory_mb()
+
     def _served(self, asked: ServedLease, gateway: Gateway) -> tuple[int, str]:
         """Have a lease served at its epoch; return that and where.
 

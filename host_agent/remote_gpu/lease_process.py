@@ -9,7 +9,8 @@ Started by :mod:`.processes`; all of it in namespaces of its own (:mod:`.isolati
 The sockets are made before, in the host's network, and taken along. Where it is given the link's program, a gateway
 takes the clients, else it does itself, unencrypted. By the Unix socket CONTROL, on which it listens once its server
 serves, it learns which epoch counts, one JSON object a line, each answered with ``{"epoch": E, "address": A}``, and
-with ``"busy_s"`` where its transport can tell (:class:`~host_agent.transports.transport.UseSensor`)::
+with ``"busy_s"`` and ``"held_bytes"`` where its transport can tell
+(:class:`~host_agent.transports.transport.UseSensor`, :class:`~host_agent.transports.transport.MemorySensor`)::
 
     {"epoch": 3, "client": HOST, "mbps": N}   serve epoch 3 to that host; clients of others are cut before the answer
     {"pki": {"ca": PEM, ...}}                 let these certificates count; the answer has the digest of those that
@@ -51,7 +52,13 @@ from host_agent.remote_gpu.clients import LOCAL, Clients
 from host_agent.remote_gpu.link_clients import LinkClients
 from host_agent.remote_gpu.plain_clients import PlainClients
 from host_agent.transports.registry import Transports
-from host_agent.transports.transport import GpuServer, ServerCommand, UseSensor
+from host_agent.transports.transport import (
+    GpuServer,
+    MemorySensor,
+    RemoteGpuTransport,
+    ServerCommand,
+    UseSensor,
+)
 from host_agent.util.parent import die_with_parent
 from placement_traits.errors import NumaExtError, ServiceUnavailableError
 
@@ -72,7 +79,7 @@ class LeaseServer:
     :param ports: of the server, on 127.0.0.1
     :param clients: leads them to it
     :param apart: it is in a control group of its own, by which its end is seen
-    :param sensor: tells how busy it keeps its GPU; None: nothing does
+    :param transport: whose server it is, which may tell how that uses its GPU
     :param holder: command line before the server's own, of the parent that it has where it can move
     """
 
@@ -82,13 +89,13 @@ class LeaseServer:
         clients: Clients,
         *,
         apart: bool,
-        sensor: UseSensor | None = None,
+        transport: RemoteGpuTransport,
         holder: Sequence[str] = (),
     ) -> None:
         self._ports = ports
         self._clients = clients
         self._apart = apart
-        self._sensor = sensor
+        self._transport = transport
         self._holder = tuple(holder)
         self._tree = self._pid = 0
         self._frozen: checkpoint.Frozen | None = None
@@ -223,10 +230,17 @@ class LeaseServer:
             await self._thaw()
             asked = {}
         answer = await self._clients.obey(asked)
-        busy_s = None if self._sensor is None else self._sensor.busy_s(self._pid)
-        used = {} if busy_s is None else {"busy_s": busy_s}
         stopped = {} if self._frozen is None else {"frozen": True}
-        return {**answer, **used, **stopped, "address": self._address}
+        return {**answer, **self._used(), **stopped, "address": self._address}
+
+    def _used(self) -> dict[str, float]:
+        """Return what the server's transport can tell now of its use of the GPU."""
+        found: dict[str, float | None] = {}
+        if isinstance(self._transport, UseSensor):
+            found["busy_s"] = self._transport.busy_s(self._pid)
+        if isinstance(self._transport, MemorySensor):
+            found["held_bytes"] = self._transport.held_bytes(self._pid)
+        return {name: value for name, value in found.items() if value is not None}
 
     async def _freeze(self) -> dict[str, Any]:
         """Cut all clients; return :class:`.checkpoint.Frozen`, and nothing of it where it cannot move."""
@@ -429,10 +443,9 @@ def _serve(given: argparse.Namespace) -> int:
         if given.link is not None:
             holder = checkpoint.HOLDER if moves else ""
             clients = LinkClients(given.link, given.control.stem, ports, holder)
-        sensor = transport if isinstance(transport, UseSensor) else None
         hold = (str(given.link), "hold", "-socket", checkpoint.HOLDER, "--") if moves else ()
         apart = given.group is not None
-        server = LeaseServer(ports, clients, apart=apart, sensor=sensor, holder=hold)
+        server = LeaseServer(ports, clients, apart=apart, transport=transport, holder=hold)
         if frozen is not None:
             return asyncio.run(server.run_restored(frozen, lock, sockets))
         return asyncio.run(server.run(transport.server_command(asked), lock, sockets))

@@ -46,6 +46,7 @@ _STARTS_S: Final = STARTS_S + 5.0  # its server, and itself
 _RESTORES_S: Final = 120.0  # so much memory
 _LOOK_S: Final = 0.02
 _BYTES_PER_MB: Final = 1_000_000
+_BYTES_PER_MIB: Final = 1 << 20
 _SUFFIX: Final = ".sock"
 _OF_PROCESSES: Final = frozenset({_SUFFIX, groups.SUFFIX})
 
@@ -154,6 +155,7 @@ class LeaseProcesses:
         self._certificates = certificates
         self._meter = meter or UseMeter()
         self._link_meter = self._meter.of_link()
+        self._memory_mb: dict[str, float] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._silent_since_s: dict[str, float] = {}
         self._reported: dict[str, tuple[str, str]] = {}
@@ -171,6 +173,10 @@ class LeaseProcesses:
     def link_mbps(self) -> dict[str, float]:
         """Return what has gone over the link for leases, megabytes a second, of those of which it is known."""
         return self._link_meter.shares()
+
+    def memory_mb(self) -> dict[str, float]:
+        """Return the memory that leases have in use of their GPUs, MiB to the byte, of those of which it is known."""
+        return self._memory_mb.copy()
 
     def start(self, asked: ServedLease) -> None:
         """Start a process for a lease where none runs; it serves no epoch yet.
@@ -289,6 +295,11 @@ class LeaseProcesses:
             self._end_rest(lease)
             raise LeaseProcessGoneError(lease, epoch)
         self._meter.note(lease, found.get("busy_s"))
+        held = found.get("held_bytes")
+        if held is None:
+            self._memory_mb.pop(lease, None)
+        else:
+            self._memory_mb[lease] = held / _BYTES_PER_MIB
         moved = found.get("bytes")
         self._link_meter.note(lease, None if moved is None else moved / _BYTES_PER_MB)
         return int(found["epoch"]), str(found["address"])
@@ -442,6 +453,7 @@ class LeaseProcesses:
         self._silent_since_s.pop(lease, None)
         self._meter.forget(lease)
         self._link_meter.forget(lease)
+        self._memory_mb.pop(lease, None)
 
     def _await_lock(self, lease: str) -> None:
         lock = self._kept(lease, ".lock")

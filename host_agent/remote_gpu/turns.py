@@ -179,6 +179,7 @@ class LeaseTurns:
             host.moving,
             can_move=host.can_move,
             link_mbps=host.link_mbps(),
+            used_mb=host.memory_mb(),
         )
 
     def _running(self) -> RunningServers | None:

@@ -15,8 +15,9 @@
 ``registry``   by name; other distributions provide theirs as entry points
 
 A transport that can tell how busy a lease keeps its GPU is a ``UseSensor``, too: ``fake`` is one, by the processor time
-of its echo, and ``pocl``, by the kernels that run; one that a file declares is none; what other distributions provide
-may be.
+of its echo, and ``pocl``, by the kernels that run. One that can tell how much memory a lease has in use is a
+``MemorySensor``: ``pocl`` is, by its layer of slices. One that a file declares is neither; what other distributions
+provide may be.
 
 A transport starts nothing: :mod:`host_agent.remote_gpu.lease_process` does, by the commands from here.
 """

@@ -113,11 +113,16 @@ class PoclTransport:
 
     def busy_s(self, server: int) -> float | None:
         """The time in which a kernel of the lease ran or waited to, by the layer of slices; None without it."""
-        found = pocl_probe.counters(f"/proc/{server}/cwd")
+        found = _counters(server)
         if found is None:
             return None
         *_, busy_ns, since_ns = found
         return (busy_ns + (time.monotonic_ns() - since_ns if since_ns else 0)) / 1e9
+
+    def held_bytes(self, server: int) -> int | None:
+        """What buffers, images and pipes of the lease take, by the layer of slices; None without it."""
+        found = _counters(server)
+        return None if found is None else found[1]
 
     def guest_environment(
         self, gpus: Sequence[AttachedGpu], virtual_per_gpu: int = 1
@@ -145,6 +150,10 @@ class PoclTransport:
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
         return ran.stdout.strip() or f"status {ran.returncode}"
+
+
+def _counters(server: int) -> tuple[int, ...] | None:
+    return pocl_probe.counters(f"/proc/{server}/cwd")
 
 
 def read(path: Path) -> PoclTransport:

@@ -139,6 +139,20 @@ class UseSensor(Protocol):
         ...
 
 
+@runtime_checkable
+class MemorySensor(Protocol):
+    """A transport that can tell how much memory of its GPU a lease has in use; not every one can, and none has to."""
+
+    def held_bytes(self, server: int) -> int | None:
+        """Return the bytes of the GPU's memory that programs of a lease have now; None: not known now.
+
+        It is asked as :meth:`UseSensor.busy_s` is.
+
+        :param server: number of the server's process
+        """
+        ...
+
+
 def virtual_devices(gpus: Sequence[AttachedGpu], virtual_per_gpu: int) -> tuple[int, ...]:
     """Return for each device of a guest which of its GPUs it is: device j is GPU j modulo their number.
 

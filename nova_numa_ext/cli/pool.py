@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack numa pool list`` and ``show``: GPUs that hosts lend to other hosts' servers, as Placement counts them."""
+"""``openstack numa pool list`` and ``show``: GPUs that hosts lend to other hosts' servers, as Placement counts them.
+
+How leases use them, ``show`` asks the job service.
+"""
 
 import argparse
 from collections.abc import Iterator
@@ -8,10 +11,19 @@ from typing import Any
 from osc_lib.command import command
 
 from nova_numa_ext.cli import formatting
-from placement_traits.errors import InvalidValueError
+from nova_numa_ext.cli.jobs_client import JobRefusedError, Lease
+from nova_numa_ext.policy.remote_gpu.leases import LeaseState
+from placement_traits.errors import (
+    CapabilityMissingError,
+    InvalidValueError,
+    ServiceUnavailableError,
+)
 from placement_traits.fleet import Amount
 from placement_traits.names import POOL
 from placement_traits.pools import Pool
+
+_LIVING = tuple(state.value for state in LeaseState if not state.final)
+_DECIMALS = 2
 
 
 class ListPool(command.Lister):  # type: ignore[misc]
@@ -36,7 +48,11 @@ class ListPool(command.Lister):  # type: ignore[misc]
 
 
 class ShowPool(command.Lister):  # type: ignore[misc]
-    """Show what one host lends: each GPU, NIC and its cores (used/capacity)."""
+    """Show what one host lends: each GPU, NIC and its cores (used/capacity), and how leases use each GPU.
+
+    How busy a GPU is (1: all the time), what of its memory is in use, and what goes over the links of its leases is
+    what its host reports to the job service of leases that it can tell it of; nothing is shown where it can of none.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the host."""
@@ -54,10 +70,36 @@ class ShowPool(command.Lister):  # type: ignore[misc]
         if pool is None:
             lending = ", ".join(each.host for each in found) or "none lends GPUs"
             raise InvalidValueError("<host>", parsed_args.host, lending)
-        columns = ("What", "Name", "GPU memory MiB", "Shares", "Amount", "Traits", "UUID")
+        columns = (
+            "What",
+            "Name",
+            "GPU memory MiB",
+            "Shares",
+            "Amount",
+            "Busy",
+            "In use MiB",
+            "Links MB/s",
+            "Traits",
+            "UUID",
+        )
+        use = self._use()
         return columns, [
-            (*row[:5], formatting.folded(row[5], parsed_args), row[6]) for row in _parts(pool)
+            (*row[:5], *use.get(row[6], ("",) * 3), formatting.folded(row[5], parsed_args), row[6])
+            for row in _parts(pool)
         ]
+
+    def _use(self) -> dict[str, tuple[str, ...]]:
+        """Return what leases use of each GPU, by its provider; nothing where the job service does not say it."""
+        of_gpu: dict[str, list[Lease]] = {}
+        try:
+            jobs = self.app.client_manager.numa.jobs()
+            for lease in jobs.leases(_LIVING, all_projects=True):
+                of_gpu.setdefault(lease["gpu"] or "", []).append(lease)
+        except (CapabilityMissingError, JobRefusedError, ServiceUnavailableError) as error:
+            print(f"How leases use these GPUs is not known: {error}", file=self.app.stderr)
+            return {}
+        figures = ("busy", "used_mb", "link_mbps")
+        return {gpu: tuple(_sum(found, each) for each in figures) for gpu, found in of_gpu.items()}
 
 
 def _pools(shell_command: Any) -> tuple[Pool, ...]:
@@ -89,3 +131,9 @@ def _parts(pool: Pool) -> Iterator[tuple[str, ...]]:
 
 def _of(*amounts: Amount) -> str:
     return f"{sum(each.used for each in amounts)}/{sum(each.capacity for each in amounts)}"
+
+
+def _sum(leases: list[Lease], name: str) -> str:
+    """Return a figure of some leases together, of those of which it is known; '' where it is known of none."""
+    known = [lease[name] for lease in leases if lease.get(name) is not None]
+    return f"{round(sum(known), _DECIMALS):g}" if known else ""

@@ -32,6 +32,7 @@ LEASES: Final = "numa_ext_jobs_leases"
 LEASE_MEMORY: Final = "numa_ext_jobs_lease_memory_mib"
 LEASE_MOVES: Final = "numa_ext_jobs_leases_moved_lately"
 POOL_MEMORY: Final = "numa_ext_jobs_pool_memory_mib"
+POOL_USED: Final = "numa_ext_jobs_pool_used_memory_mib"
 POOL_BUSY: Final = "numa_ext_jobs_pool_busy_gpus"
 POOL_LINK: Final = "numa_ext_jobs_pool_link_mbps"
 
@@ -107,6 +108,13 @@ METRICS: Final[dict[str, MetricSpec]] = {
             "gauge",
             "GPU memory of a host that leases hold, MiB. The same for all engines; missing while the database does not "
             "answer, and of hosts of which no lease holds anything.",
+            ("host",),
+        ),
+        MetricSpec(
+            POOL_USED,
+            "gauge",
+            "GPU memory of a host that leases have in use, of what they hold, MiB, as it reports. Leases of transports "
+            "that cannot tell count as 0. Missing as numa_ext_jobs_pool_memory_mib.",
             ("host",),
         ),
         MetricSpec(
@@ -254,5 +262,6 @@ def _leased(leases: CountedLeases) -> Iterator[Sample]:
     yield METRICS[LEASE_MOVES], (), moved
     for host, use in sorted(pools.items()):
         yield METRICS[POOL_MEMORY], (host,), use.memory_mb
+        yield METRICS[POOL_USED], (host,), use.used_mb
         yield METRICS[POOL_BUSY], (host,), use.busy
         yield METRICS[POOL_LINK], (host,), use.link_mbps

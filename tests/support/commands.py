@@ -6,7 +6,10 @@ import json
 import sys
 from types import SimpleNamespace
 
+from keystoneauth1.exceptions import EndpointNotFound
+
 from nova_numa_ext.cli.cloud import Cloud
+from nova_numa_ext.cli.jobs_client import JobsClient
 
 
 class Compute:
@@ -76,11 +79,25 @@ def as_table(command_class, cloud, compute, *arguments):
     return execute(command_class, cloud, compute, arguments)[1]
 
 
+class NoJobService:
+    """What keystoneauth is to the commands where the catalogue has no job service."""
+
+    def request(self, *_words, **_options):
+        raise EndpointNotFound
+
+
+class CloudWithoutJobs(Cloud):
+    """Placement and Nova without our job service."""
+
+    def jobs(self):
+        return JobsClient(NoJobService())
+
+
 def execute(command_class, cloud, compute, arguments):
     """Run a command; returns (exit code, what it prints)."""
     connection = SimpleNamespace(placement=cloud.adapter, compute=compute, image=compute.image)
     app = SimpleNamespace(
-        client_manager=SimpleNamespace(numa=Cloud(connection)),
+        client_manager=SimpleNamespace(numa=CloudWithoutJobs(connection)),
         stdout=io.StringIO(),
         stderr=sys.stderr,
     )

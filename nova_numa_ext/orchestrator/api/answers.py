@@ -181,6 +181,16 @@ _LEASE: Final = _object(
         "description": "part of the last minutes in which it kept its GPU busy, as its host reports, 0 to 1; null: "
         "not known",
     },
+    used_mb={
+        "type": ["number", "null"],
+        "description": "memory of its GPU that it has in use, of ``memory_mb``, MiB, as its host reports; null: not "
+        "known",
+    },
+    link_mbps={
+        "type": ["number", "null"],
+        "description": "what goes over its link, either way, megabytes a second of the last minutes, as its host "
+        "reports; null: not known",
+    },
     move={
         "type": ["object", "null"],
         "description": "while it goes to another GPU: ``carried``, whether with all that it has, and how many MiB of "

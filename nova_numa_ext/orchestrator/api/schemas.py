@@ -360,6 +360,12 @@ HOST_REPORT: Final[Mapping[str, Any]] = {
                             "description": "what has gone over its link in the last minutes, either way, MB/s, if that "
                             "is known",
                         },
+                        "used_mb": {
+                            "type": "number",
+                            "minimum": 0,
+                            "maximum": _MOST_AMOUNT,
+                            "description": "memory of its GPU that it has in use, MiB, if that is known",
+                        },
                     },
                     address={
                         "type": "string",

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from nova_numa_ext.orchestrator.api.scaling_schema import SCALING
 from nova_numa_ext.orchestrator.conf import ApiOptions
+from nova_numa_ext.orchestrator.store.lease_hosts import NO_USE, LeaseUse
 from nova_numa_ext.orchestrator.store.scaling import (
     ListedScaling,
     StackTemplate,
@@ -109,11 +110,11 @@ def event(found: Event, of_job: StoredJob, *, internals: bool) -> dict[str, Any]
     }
 
 
-def lease(found: StoredLease, *, internals: bool, busy: float | None = None) -> dict[str, Any]:
+def lease(found: StoredLease, *, internals: bool, use: LeaseUse = NO_USE) -> dict[str, Any]:
     """Return a lease.
 
     :param internals: its reader may know hosts, such as that which lends the GPU, and users of other projects
-    :param busy: part of the time in which it kept its GPU busy; None: not known
+    :param use: by the word of its host
     """
     return {
         "id": found.uuid,
@@ -131,7 +132,9 @@ def lease(found: StoredLease, *, internals: bool, busy: float | None = None) -> 
         "max_wait_s": found.asked.max_wait_s,
         "state": found.state,
         "held": found.claimed,
-        "busy": busy,
+        "busy": use.busy,
+        "used_mb": use.used_mb,
+        "link_mbps": use.link_mbps,
         "move": _progress(found.move),
         "reasons": reasons(
             found.reasons,

@@ -19,6 +19,23 @@ FRESH_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseUse:
+    """What the host of a lease's GPU says of its use; None: nothing.
+
+    :param busy: part of the time in which it kept its GPU busy
+    :param link_mbps: what goes over its link, megabytes a second
+    :param used_mb: memory of the GPU that it has in use, MiB
+    """
+
+    busy: float | None = None
+    link_mbps: float | None = None
+    used_mb: float | None = None
+
+
+NO_USE: Final = LeaseUse()
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseHost:
     """A host, as of its last report.
 
@@ -29,6 +46,7 @@ class LeaseHost:
     :param busy: lease -> part of the time in which it kept its GPU busy, by the word of the host
     :param link_mbps: lease -> what goes over its link, megabytes a second, by the word of the host
     :param can_move: leases come to its GPUs, and leave them, with all that their processes have
+    :param used_mb: lease -> memory of its GPU that it has in use, MiB, by the word of the host
     """
 
     host: str
@@ -39,6 +57,11 @@ class LeaseHost:
     busy: Mapping[str, float] = field(default_factory=dict)
     can_move: bool = False
     link_mbps: Mapping[str, float] = field(default_factory=dict)
+    used_mb: Mapping[str, float] = field(default_factory=dict)
+
+    def use_of(self, lease: str) -> LeaseUse:
+        """Return what it says of the use of a lease of its GPUs."""
+        return LeaseUse(self.busy.get(lease), self.link_mbps.get(lease), self.used_mb.get(lease))
 
 
 class LeaseHosts:
@@ -60,6 +83,7 @@ class LeaseHosts:
         *,
         can_move: bool = False,
         link_mbps: Mapping[str, float] = MappingProxyType({}),
+        used_mb: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """Take note that a host has reported; where servers ask for other GPUs, or leases' come or go, wake the engine.
 
@@ -69,6 +93,7 @@ class LeaseHosts:
         :param busy: by the leases that it serves
         :param can_move: as of :class:`LeaseHost`
         :param link_mbps: as of :class:`LeaseHost`
+        :param used_mb: as of :class:`LeaseHost`
         """
         there = self.read(host)
         if servers is None:
@@ -88,6 +113,7 @@ class LeaseHosts:
             "busy": dict(busy) or None,
             "can_move": can_move,
             "link_mbps": dict(link_mbps) or None,
+            "used_mb": dict(used_mb) or None,
         }
         mine = tables.lease_host.c.host == host
         before = there.servers if there is not None else frozenset()
@@ -132,6 +158,7 @@ class LeaseHosts:
                 row.busy or {},
                 bool(row.can_move),
                 row.link_mbps or {},
+                row.used_mb or {},
             )
             for row in rows
         }

@@ -262,15 +262,14 @@ class Leases:
             columns.claimed, columns.state != LeaseState.GONE, columns.gpu_host != ""
         )
         reported = {
-            row.host: (row.busy or {}, row.link_mbps or {})
-            for row in self._rows(select(host.host, host.busy, host.link_mbps))
+            row.host: (row.busy or {}, row.link_mbps or {}, row.used_mb or {})
+            for row in self._rows(select(host.host, host.busy, host.link_mbps, host.used_mb))
         }
         found: dict[str, PoolUse] = {}
         for row in self._rows(held):
-            busy, link = reported.get(row.gpu_host, ({}, {}))
-            one = PoolUse(
-                int(row.asked.get("memory_mb", 0)), busy.get(row.uuid, 0.0), link.get(row.uuid, 0.0)
-            )
+            memory_mb = int(row.asked.get("memory_mb", 0))
+            said = (each.get(row.uuid, 0.0) for each in reported.get(row.gpu_host, ()))
+            one = PoolUse(memory_mb, *said)
             found[row.gpu_host] = found.get(row.gpu_host, PoolUse()).plus(one)
         return found
 

@@ -177,6 +177,7 @@ lease_host: Final = Table(
     Column("busy", JSON(none_as_null=True)),
     Column("can_move", Boolean),
     Column("link_mbps", JSON(none_as_null=True)),
+    Column("used_mb", JSON(none_as_null=True)),
     mysql_engine="InnoDB",
 )
 

@@ -125,6 +125,24 @@ def test_how_busy_a_lease_keeps_its_device_is_reported(road):
     assert 0.01 < busy_s() < 30.0
 
 
+def test_the_memory_that_a_lease_has_in_use_is_reported_to_the_byte(road):
+    address = road.serve()
+    road.attach(address)
+    road.open()
+    assert road.processes.memory_mb() == {LEASE: 0.0}
+    holds = road.bench("-a", 1_000_003, "-n", 3, "-t", 60)
+
+    def held_bytes():
+        road.serve()
+        return road.processes.memory_mb()[LEASE] * (1 << 20)
+
+    until(lambda: held_bytes() == 3 * 1_000_003, ANSWERS_S)
+    holds.kill()
+    until(lambda: held_bytes() == 0, ANSWERS_S)
+    road.processes.end(LEASE)
+    assert road.processes.memory_mb() == {}
+
+
 def test_a_dead_server_is_an_error_in_the_guest_and_the_next_epoch_computes(road):
     road.attach(road.serve())
     road.open()

@@ -214,18 +214,22 @@ def test_what_leases_use_of_each_pool_is_what_its_own_host_reports(database):
         (chosen,) = leases.choose([made], [LeaseChoice(host, "gpu", {"gpu": {"x": 1}})], engine)
         uuids.append(leases.hold(chosen, engine).uuid)
     first, second, third = uuids
-    hosts.report("g1", [], busy={first: 0.25, third: 1.0}, link_mbps={first: 3.5})
+    used = {first: 12.5, second: 1.0}
+    hosts.report("g1", [], busy={first: 0.25, third: 1.0}, link_mbps={first: 3.5}, used_mb=used)
     hosts.report("g2", [], busy={second: 0.5, third: 0.25})
     found = scraped(EngineMetrics(), Jobs(database), leases=leases)
     pools = {
         host: tuple(
             found[f'numa_ext_jobs_pool_{name}{{host="{host}"}}']
-            for name in ("memory_mib", "busy_gpus", "link_mbps")
+            for name in ("memory_mib", "busy_gpus", "link_mbps", "used_memory_mib")
         )
         for host in ("g1", "g2")
     }
     memory = ASKED.memory_mb
-    assert pools == {"g1": (memory, 0.25, 3.5), "g2": (2 * memory, 0.75, 0.0)}
+    assert pools == {
+        "g1": (memory, 0.25, 3.5, 12.5),
+        "g2": (2 * memory, 0.75, 0.0, 0.0),
+    }
 
 
 def served(lease):

@@ -802,6 +802,29 @@ def test_how_busy_a_lease_is_its_owner_reads_and_of_others_leases_a_host_says_no
     assert shown() == {mine: 0.25, other: None}
 
 
+def test_memory_and_link_of_a_lease_are_what_its_host_reports(service, placement):
+    """As its owner reads them, until the host says nothing of them any more."""
+    lease = half_used(service, placement, Rebalancing.OFF)["g1"]
+    said = {"id": lease.uuid, "epoch": lease.lease.epoch, "address": "g1:7000"}
+    owner = MEMBER | {"X-Project-Id": "project-1"}
+
+    def shown(**figures):
+        with (
+            service.database.transaction() as connection
+        ):  # a report is stored each few seconds only
+            connection.execute(update(tables.lease_host).values(seen_at=0.0))
+        body = {"report": {"serves": [said | figures], "ended": [], "servers": []}}
+        answer = service.client.post("/v1/hosts/g1/leases", json=body, headers=credential("g1"))
+        assert answer.status_code == 200
+        found = service.client.get(f"/v1/leases/{lease.uuid}", headers=owner).json["lease"]
+        return found["used_mb"], found["link_mbps"]
+
+    assert shown() == (None, None)
+    assert shown(used_mb=512.25, link_mbps=3.5) == (512.25, 3.5)
+    assert shown(used_mb=0.0) == (0.0, None)
+    assert shown() == (None, None)
+
+
 @pytest.mark.parametrize(
     ("busy", "by"),
     [

@@ -26,6 +26,7 @@ from sqlalchemy import update
 from nova_numa_ext.cli import group_scaling, job, job_plot, job_request, jobs_client, lease
 from nova_numa_ext.cli.group import ShowGroupTopology
 from nova_numa_ext.cli.jobs_client import JobRefusedError, JobsClient
+from nova_numa_ext.cli.pool import ShowPool
 from nova_numa_ext.orchestrator.api import app, policies
 from nova_numa_ext.orchestrator.cloud.cabling import Cabling
 from nova_numa_ext.orchestrator.cloud.stacks import Stack
@@ -58,7 +59,9 @@ from placement_traits.errors import (
     InvalidValueError,
     ServiceUnavailableError,
 )
+from placement_traits.fleet import Amount
 from placement_traits.names import RemoteGpuApi, ServiceLevel
+from placement_traits.pools import Pool, PoolGpu
 from placement_traits.reason import Reason
 from tests.support.documented_commands import commands as commands_of_page
 from tests.support.documented_commands import plugin_of
@@ -68,6 +71,20 @@ from tests.support.jobs_database import new_job, with_tables
 
 GPU = "name=gpu,flavor=big,image=debian,count=2,wait-for=host:600,wait-for=fleet,numa_ext:gpu_policy=topo_p"
 CPU = "name=cpu,flavor=big,image=debian,network=blue"
+
+POOL = Pool(
+    "root",
+    "g1",
+    frozenset({"main"}),
+    drained=False,
+    cpu="cpu",
+    cores=Amount(4, 0),
+    nics=(),
+    gpus=tuple(
+        PoolGpu(uuid, uuid, frozenset(), Amount(8000, 0), Amount(6, 0))
+        for uuid in ("gpu-a", "gpu-b")
+    ),
+)
 
 GROUP = "5b4b7a52-8e4c-4c8f-8f0c-2a8f1f9c6c11"
 
@@ -136,12 +153,14 @@ def client(jobs):
 def shell(client):
     """Run a command; returns exit code, standard output and standard error."""
 
-    def run(command_class, *words, adapter=None, terminal=False):
+    def run(command_class, *words, adapter=None, terminal=False, pools=()):
         asked = JobsClient(adapter or Adapter(client, "reader", "member"))
         error = io.StringIO()
         error.isatty = lambda: terminal
         shell_app = SimpleNamespace(
-            client_manager=SimpleNamespace(numa=SimpleNamespace(jobs=lambda: asked)),
+            client_manager=SimpleNamespace(
+                numa=SimpleNamespace(jobs=lambda: asked, pools=lambda: pools)
+            ),
             stdout=io.StringIO(),
             stderr=error,
         )
@@ -505,6 +524,43 @@ def test_a_lease_is_asked_for_listed_shown_and_released(shell, client):
     assert "There is no lease none" in rows[1]["Result"]
     (row,) = json.loads(shell(lease.ListLease, "--all-projects", "-f", "json", adapter=admin)[1])
     assert (row["State"], row["Why"]) == ("releasing", "released by user-1")
+
+
+def test_a_pool_is_shown_with_how_leases_use_it(shell, client, jobs):
+    """Two leases of GPU ``a`` and one of ``b`` of g1, which has reported what it knows of them; who asks is told it."""
+    leases, engine = Leases(jobs._database), Actor("e")
+    asked = LeaseSpec(1000, ServiceLevel.SILVER, RemoteGpuApi.OPENCL)
+    uuids = []
+    for gpu in ("gpu-a", "gpu-a", "gpu-b"):
+        made = leases.create("project-2", "user-2", asked)
+        (chosen,) = leases.choose([made], [LeaseChoice("g1", gpu, {gpu: {"x": 1}})], engine)
+        uuids.append(leases.hold(chosen, engine).uuid)
+    first, second, third = uuids
+    LeaseHosts(jobs._database).report(
+        "g1",
+        [],
+        busy={first: 0.25, second: 0.5},
+        used_mb={first: 500.0, second: 0.25, third: 0.0},
+        link_mbps={second: 12.345},
+    )
+
+    def shown(*roles):
+        words = ("g1", "-f", "json")
+        _, text, why = shell(ShowPool, *words, adapter=Adapter(client, *roles), pools=(POOL,))
+        figures = ("Busy", "In use MiB", "Links MB/s")
+        return [tuple(row[each] for each in figures) for row in json.loads(text)], why
+
+    nothing = ("", "", "")
+    assert shown("admin", "member", "reader") == (
+        [("0.75", "500.25", "12.35"), ("", "0", ""), nothing],
+        "",
+    )
+    found, why = shown("member", "reader")
+    assert found == [nothing] * 3
+    assert "numa_ext:leases:list:all_projects" in why
+    show = [first, "-f", "json"]
+    seen = json.loads(shell(lease.ShowLease, *show, adapter=Adapter(client, "admin"))[1])
+    assert (seen["busy"], seen["used_mb"], seen["link_mbps"]) == (0.25, 500.0, None)
 
 
 def test_an_elastic_group_is_sized_by_prometheus(shell, client, jobs):

@@ -26,10 +26,10 @@ def test_migrations_make_what_the_code_uses(database):
 
 def test_a_second_sync_changes_nothing(empty_url):
     database = Database(empty_url)
-    assert database.version() == (None, "0016")
+    assert database.version() == (None, "0017")
     for _ in range(2):
         database.sync()
-        assert database.version() == ("0016", "0016")
+        assert database.version() == ("0017", "0017")
 
 
 def test_the_tables_of_another_service_are_left_alone(empty_url):

@@ -385,6 +385,12 @@ def test_pools_are_listed_and_shown(lent):
         run(ShowPool, lent, Compute([]), "compute1")
 
 
+def test_without_a_job_service_a_pool_is_shown_as_placement_counts_it(lent, capsys):
+    rows = run(ShowPool, lent, Compute([]), "g1")[1]
+    assert [row["Busy"] for row in rows] == [""] * 4
+    assert "the cloud has no job service" in capsys.readouterr().err
+
+
 def test_without_pools_nothing_is_listed(empty_cloud):
     assert run(ListPool, empty_cloud, Compute([]))[1] == []
     with pytest.raises(InvalidValueError, match="none lends GPUs"):

@@ -42,17 +42,15 @@ class HostHandlers:
         ended = {each["id"]: each["epoch"] for each in report["ended"]}
         kept = report if self._stores.recovery.recovering() else None
         # It lives, whatever becomes of the rest; of what it has, an old database is made whole.
-        busy = {each["id"]: each["busy"] for each in report["serves"] if "busy" in each}
         self._stores.lease_hosts.report(
             host,
             report["servers"],
             kept,
             report.get("requests", ()),
-            busy,
+            _figures(report, "busy"),
             can_move=report.get("can_move", False),
-            link_mbps={
-                each["id"]: each["link_mbps"] for each in report["serves"] if "link_mbps" in each
-            },
+            link_mbps=_figures(report, "link_mbps"),
+            used_mb=_figures(report, "used_mb"),
         )
         moves = {each["id"]: each for each in report.get("moves", ())}
         for read in self._leases_of(host):
@@ -133,3 +131,8 @@ class HostHandlers:
         if self._stores.recovery.recovering():
             raise RefusedRequestError(503, "The database recovers: leases run on as they are.")
         return self._stores.leases.of_host(host, unreadable_leases.refuse)
+
+
+def _figures(report: Mapping[str, Any], name: str) -> dict[str, float]:
+    """Return a figure of each lease that a host serves, of those of which it says one."""
+    return {each["id"]: each[name] for each in report["serves"] if name in each}

@@ -16,7 +16,7 @@ from nova_numa_ext.orchestrator.api.routes import MOST_ROWS, ROWS
 from nova_numa_ext.orchestrator.api.schemas import check_attach, check_lease, check_move
 from nova_numa_ext.orchestrator.cloud.user import CloudOf
 from nova_numa_ext.orchestrator.store.actor import Actor
-from nova_numa_ext.orchestrator.store.lease_hosts import LeaseHost
+from nova_numa_ext.orchestrator.store.lease_hosts import NO_USE, LeaseHost
 from nova_numa_ext.orchestrator.store.stored_lease import StoredLease
 from nova_numa_ext.orchestrator.store.stores import Stores
 from nova_numa_ext.policy.remote_gpu import leases as life
@@ -134,9 +134,9 @@ class LeaseHandlers:
         name = lease.lease.gpu_host
         if hosts is None:
             hosts = self._stores.lease_hosts.all(name) if name else {}
-        busy = hosts[name].busy.get(lease.uuid) if name in hosts else None
+        use = hosts[name].use_of(lease.uuid) if name in hosts else NO_USE
         internals = self._rights.may(request.asking(), policies.LEASE_INTERNALS, lease.project)
-        return {"lease": views.lease(lease, internals=internals, busy=busy)}
+        return {"lease": views.lease(lease, internals=internals, use=use)}
 
     def _lease(self, uuid: str, rule: str) -> StoredLease:
         """Return a lease; see :meth:`Rights.readable`."""

@@ -110,22 +110,23 @@ def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, text: str, why: s
         Transports(tmp_path)
 
 
-def test_how_busy_a_gpu_is_comes_from_the_layers_counters(
+def test_use_of_a_gpu_comes_from_the_layers_counters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counters_of = pocl_probe.counters
     monkeypatch.setattr(pocl_probe, "counters", lambda _folder: counters_of(str(tmp_path)))
     monkeypatch.setattr(time, "monotonic_ns", lambda: 9_000_000_000)
     transport = PoclTransport()
-    assert transport.busy_s(1) is None
+    assert (transport.busy_s(1), transport.held_bytes(1)) == (None, None)
     counters = pocl_probe.COUNTERS
-    (tmp_path / "slice").write_bytes(counters.pack(b"numslic1", 1, 1, 1, 1, 0, 2_000_000_000, 0))
-    assert transport.busy_s(1) == 2.0
+    idle = counters.pack(b"numslic1", 4096, 1025, 2048, 3, 0, 2_000_000_000, 0)
+    (tmp_path / "slice").write_bytes(idle)
+    assert (transport.busy_s(1), transport.held_bytes(1)) == (2.0, 1025)
     working = counters.pack(b"numslic1", 1, 1, 1, 1, 0, 2_000_000_000, 8_500_000_000)
     (tmp_path / "slice").write_bytes(working)
     assert transport.busy_s(1) == 2.5
     (tmp_path / "slice").write_bytes(bytes(counters.size))
-    assert transport.busy_s(1) is None
+    assert (transport.busy_s(1), transport.held_bytes(1)) == (None, None)
 
 
 class PocldStandIn(threading.Thread):
