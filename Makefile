@@ -134,7 +134,8 @@ clean:  ## end everything the lab started and remove all that is made here
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .stestr .tox
 	rm -rf .eggs build emulation/build dist sbom-*.json AUTHORS ChangeLog doc/build doc/source/reference/api
 	cd debian && rm -rf ../.pybuild .debhelper *.debhelper *.debhelper.log *.substvars debhelper-build-stamp files \
-	  go-cache link man numa-ext-rgpu numa-ext-rgpu-guest numa-host-agent python3-nova-numa-ext tmp
+	  go-cache link man numa-ext-rgpu numa-ext-rgpu-guest numa-ext-rgpu-slice numa-host-agent numa-rgpu-bench opencl \
+	  python3-nova-numa-ext tmp
 
 distclean: clean  ## the same, and drop the download and build cache
 	$(LAB) clean --cache

@@ -51,8 +51,8 @@ def test_the_page_of_commands_lists_every_one() -> None:
     entries = SETUP["entry_points"]["openstack.numa.v1"].strip().splitlines()
     numa = {"openstack " + entry.split(" = ")[0].replace("_", " ") for entry in entries}
     listed = set(re.findall(r"^   \* - ``([\w -]+)``$", page, re.M))
-    built_by_go = {"numa-ext-rgpu"}
-    assert listed == numa | set(SCRIPTS) | built_by_go
+    compiled = {"numa-ext-rgpu", "numa-rgpu-bench"}
+    assert listed == numa | set(SCRIPTS) | compiled
 
 
 def options_of(command: str) -> set[str]:

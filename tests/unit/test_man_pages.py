@@ -33,12 +33,15 @@ PARSERS = {
 LINK = "numa-ext-rgpu"
 """In Go."""
 
+BENCH = "numa-rgpu-bench"
+"""In C."""
+
 
 def test_every_command_has_a_page_and_no_page_is_left_over() -> None:
     config = ConfigParser()
     config.read(ROOT / "setup.cfg")
     scripts = config["entry_points"]["console_scripts"].split("\n")
-    assert {line.partition(" =")[0] for line in scripts if line} | {LINK} == set(PAGES)
+    assert {line.partition(" =")[0] for line in scripts if line} | {LINK, BENCH} == set(PAGES)
 
 
 def test_the_page_of_the_link_names_all_its_options() -> None:
@@ -49,6 +52,13 @@ def test_the_page_of_the_link_names_all_its_options() -> None:
     )
     named = set(re.findall(r"^``-(\w+)``(?: |$)", PAGES[LINK].read_text(), re.M))
     assert options == named
+
+
+def test_the_page_of_the_bench_names_all_its_options() -> None:
+    source = (ROOT / "host_agent/remote_gpu/opencl/numa-rgpu-bench.c").read_text()
+    (options,) = re.findall(r'getopt\(count, words, "([a-z:]+)"\)', source)
+    heads = [line for line in PAGES[BENCH].read_text().splitlines() if line.startswith("``-")]
+    assert set(options) - {":"} == set(re.findall(r"``-(\w)``", " ".join(heads)))
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))

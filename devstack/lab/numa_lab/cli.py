@@ -11,7 +11,15 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import configuration, criu_build, link_build, models, pocl_build, show
+from . import (
+    configuration,
+    criu_build,
+    link_build,
+    models,
+    pocl_build,
+    pocl_packages,
+    show,
+)
 from .errors import AskedWrongError, LabError
 from .lab import Lab
 from .localcompute import NAME as LOCAL_NAME
@@ -83,10 +91,13 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
     )
     command("link", _link, "build the link of remote GPUs (Go), once, and print where it is")
     command("criu", _criu, "build CRIU, by which leases of remote GPUs move, and print where it is")
-    command(
+    pocl = command(
         "pocl",
         _pocl,
         "build PoCL, which carries OpenCL to another host, once, and print where it is",
+    )
+    pocl.add_argument(
+        "--packages", type=Path, metavar="FOLDER", help="write Debian packages of it, too"
     )
     command(
         "models", _models, "install what fits models of elastic groups, once, and print where it is"
@@ -155,8 +166,10 @@ def _criu(options: argparse.Namespace, settings: Settings, progress: Progress) -
 def _pocl(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
     settings.make_folders()
     made = pocl_build.build(settings, progress)
+    log = settings.log / "pocl-build.log"
+    written = pocl_packages.write(made, options.packages, log) if options.packages else []
     progress.close()
-    print(made.server, made.vendors, made.layer, made.bench, sep="\n")
+    print(made.server, made.vendors, made.layer, made.bench, *written, sep="\n")
 
 
 def _models(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:

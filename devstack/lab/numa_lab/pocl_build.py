@@ -86,6 +86,11 @@ class Pocl:
         return self.built / "pocld"
 
     @property
+    def client(self) -> Path:
+        """The client's library."""
+        return self.built / "libpocl.so"
+
+    @property
     def vendors(self) -> Path:
         """The folder that names the client's library."""
         return self.built / "vendors"

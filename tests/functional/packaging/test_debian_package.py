@@ -4,6 +4,7 @@
 Needs what ``debian/control`` builds with, lintian, debootstrap, root, and the archive of :mod:`tests.support.debian`.
 """
 
+import json
 import os
 import re
 import shutil
@@ -13,20 +14,34 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from numa_lab import pocl_packages
 
+from host_agent.transports.pocl import FIXED
+from host_agent.transports.transport import AttachedGpu
+from tests.support.built_pocl import cached_pocl
 from tests.support.debian import Debian, run
 from tests.support.needed import need, need_history
+from tests.support.pocl_server import pocl_server, transport
 
 pytestmark = [pytest.mark.long, pytest.mark.root, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("numa-host-agent", "python3-nova-numa-ext", "numa-ext-rgpu-guest", "numa-ext-rgpu")
+PACKAGES = (
+    "numa-host-agent",
+    "python3-nova-numa-ext",
+    "numa-ext-rgpu-guest",
+    "numa-ext-rgpu-slice",
+    "numa-ext-rgpu",
+    "numa-rgpu-bench",
+)
+OF_GUESTS = ("numa-ext-rgpu", "numa-ext-rgpu-guest", "numa-rgpu-bench")
+POCL = ("numa-ext-pocl-remote", "numa-ext-pocld")
 CONF = "/etc/numa-host-agent/numa-host-agent.conf"
 
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both binary packages, built of this commit without git and without network."""
+    """All binary packages, built of this commit without git and without network."""
     need_history()
     need("dpkg-buildpackage")
     checked = subprocess.run(
@@ -141,6 +156,45 @@ def test_installed_used_and_purged_it_leaves_nothing(debian: Debian) -> None:
 
     debian.run("dpkg", "--purge", *PACKAGES)
     after = debian.files()
+    assert {name: after[name] for name in after.keys() - before.keys()} == {}
+    assert {name for name in before if after.get(name) != before[name]} == set()
+
+
+@pytest.fixture(scope="module")
+def guest(debian: Debian, tmp_path_factory: pytest.TempPathFactory) -> Debian:
+    """The same Debian with what PoCL's packages need."""
+    folder = tmp_path_factory.mktemp("pocl")
+    written = pocl_packages.write(cached_pocl(), folder / "packages", folder / "log")
+    to = debian.root / "tmp/pocl"
+    to.mkdir()
+    for each in written:
+        shutil.copy(each, to)
+    debian.install(*dependencies(to))
+    return debian
+
+
+def test_a_guest_with_the_packages_computes_on_a_remote_device_and_keeps_nothing_of_them(
+    guest: Debian, tmp_path: Path
+) -> None:
+    """The packages of guests and PoCL's: a program finds the device by what the transport says and nothing else."""
+    before = guest.files()
+    ours = [each for each in debs(guest) if Path(each).name.split("_")[0] in OF_GUESTS]
+    client, server = (
+        f"/tmp/pocl/{each.name}" for each in sorted((guest.root / "tmp/pocl").glob("*.deb"))
+    )
+    guest.run("dpkg", "--install", *ours, client)
+    assert Path(client).name.startswith(f"{POCL[0]}_") and Path(server).name.startswith(POCL[1])
+    with pocl_server(cached_pocl(), tmp_path) as running:
+        gpu = AttachedGpu(running.port)
+        said = transport(cached_pocl()).guest_environment([gpu])
+        words = [f"{name}={value}" for name, value in said.items()]
+        bench = ("setpriv", "--reuid=nobody", "--clear-groups", "env", *words, "numa-rgpu-bench")
+        shown = guest.run(*bench, "-t", "0.5")
+        assert json.loads(shown.splitlines()[-1])["rounds"] > 0
+    guest.run("dpkg", "--install", server)
+    assert FIXED in guest.run("pocld", "--version")
+    guest.run("dpkg", "--purge", *OF_GUESTS, *POCL)
+    after = guest.files()
     assert {name: after[name] for name in after.keys() - before.keys()} == {}
     assert {name for name in before if after.get(name) != before[name]} == set()
 
