@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from numa_lab.kernel import SMALL_LINUX
 
 from tests.integration.cloud import LabCloud, eventually, run_on
 from tests.support.reporting_guest import LATENCY_US, initramfs, kernel
-from tests.support.small_linux import COMMAND_LINE
 
 HOST = "local"
 LC = {
@@ -55,7 +55,7 @@ def image(cloud: LabCloud, tmp_path: Path) -> Iterator[str]:
         parts = {
             "kernel_id": upload("kernel", found.image, "aki"),
             "ramdisk_id": upload("initramfs", tmp_path / "initramfs", "ari"),
-            "os_command_line": COMMAND_LINE,
+            "os_command_line": SMALL_LINUX,
             "hw_qemu_guest_agent": "yes",
         }
         properties = [f"{key}={value}" for key, value in parts.items()]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server on h1 has something computed by a lease of h2, over vsock and TLS, and checks the result itself.
 
+Once digests of lines, once a program of OpenCL on h2's processor, by PoCL.
+
 ::
 
     guest ══ vsock ══ doorman of h1 ══ TLS 1.3 ══ gateway of the lease, in its namespaces ── server on h2
@@ -17,13 +19,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from numa_lab import link_build
+from numa_lab import gpu_client, link_build
+from numa_lab.kernel import SMALL_LINUX
 
 from benchmarks.link_certificates import write_certificates
 from tests.integration.cloud import CHECKOUT, LabCloud, LabHost, eventually
 from tests.support.built_link import built_link
-from tests.support.gpu_client import ANSWERS, initramfs
-from tests.support.small_linux import COMMAND_LINE, kernel
+from tests.support.built_pocl import built_pocl
+from tests.support.pocl_server import write_pocl
+from tests.support.small_linux import kernel
 
 pytestmark = pytest.mark.long
 PATIENCE_S = 1200.0
@@ -45,9 +49,15 @@ def lab_lease(host: LabHost, *words: object, background: bool = False) -> str:
     return host.run(command, 600).strip()
 
 
+@pytest.fixture(params=["digest", "pocl"])
+def transport(request: pytest.FixtureRequest) -> str:
+    """What carries the lease."""
+    return str(request.param)
+
+
 @pytest.fixture
-def road(running_cloud: LabCloud) -> Iterator[dict[str, Path]]:
-    """Folders that each host sees at the same path, with certificates of both, and the program of the link."""
+def road(running_cloud: LabCloud, transport: str) -> Iterator[dict[str, Path]]:
+    """Folders that each host sees at the same path, with certificates of both, and the programs."""
     hosts = running_cloud.hosts
     folders = {name: hosts[name].emulated.folder / "lease" for name in ("h1", "h2")}
     program = built_link() / link_build.PROGRAM
@@ -61,6 +71,12 @@ def road(running_cloud: LabCloud) -> Iterator[dict[str, Path]]:
         copy = folder / program.name
         copy.write_bytes(program.read_bytes())
         copy.chmod(0o755)
+        (folder / "pocl.toml").unlink(missing_ok=True)
+        if transport == "pocl":
+            pocl = built_pocl()
+            for each in (pocl.server, pocl.layer):
+                (folder / each.name).write_bytes(each.read_bytes())
+            write_pocl(folder, folder / pocl.server.name, folder / pocl.layer.name)
         for each in folder.iterdir():
             each.chmod(0o755)  # the lab's users inside read them
     yield folders
@@ -68,12 +84,11 @@ def road(running_cloud: LabCloud) -> Iterator[dict[str, Path]]:
 
 
 @pytest.fixture
-def image(cloud: LabCloud, tmp_path: Path) -> Iterator[str]:
+def image(cloud: LabCloud, transport: str, tmp_path: Path) -> Iterator[str]:
     """``gpu-client``: an empty disk with a kernel and an initramfs of its own."""
     found = kernel()
-    program = built_link() / link_build.PROGRAM
-    (tmp_path / "initramfs").write_bytes(initramfs(found, program))
-    (tmp_path / "disk").write_bytes(b"\0" * (1 << 20))
+    pocl = built_pocl() if transport == "pocl" else None
+    made = gpu_client.write(tmp_path, found, built_link() / link_build.PROGRAM, pocl)
     name = f"gpu-client-{uuid.uuid4().hex[:8]}"
     images: list[str] = []
 
@@ -87,8 +102,8 @@ def image(cloud: LabCloud, tmp_path: Path) -> Iterator[str]:
     try:
         parts = {
             "kernel_id": upload("kernel", found.image, "aki"),
-            "ramdisk_id": upload("initramfs", tmp_path / "initramfs", "ari"),
-            "os_command_line": f"{COMMAND_LINE} {NO_CX16}",
+            "ramdisk_id": upload("initramfs", made, "ari"),
+            "os_command_line": f"{SMALL_LINUX} {NO_CX16}",
         }
         yield upload(
             "disk", tmp_path / "disk", "raw", *(f"{key}={value}" for key, value in parts.items())
@@ -98,7 +113,7 @@ def image(cloud: LabCloud, tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_server_computes_on_another_hosts_lease_over_vsock(
-    cloud: LabCloud, image: str, road: dict[str, Path]
+    cloud: LabCloud, image: str, transport: str, road: dict[str, Path]
 ) -> None:
     h1, h2 = cloud.hosts["h1"], cloud.hosts["h2"]
     h1.run("modprobe vhost_vsock")
@@ -116,7 +131,7 @@ def test_a_server_computes_on_another_hosts_lease_over_vsock(
         doing = lab_lease(
             h1, "lead", road["h1"], road["h1"] / program, server.id, gateway, background=True
         )
-        done = f"RGPU-OK {ANSWERS}"
+        done = f"RGPU-OK {gpu_client.ANSWERS}" if transport == "digest" else "RGPU-OK "
         eventually(
             "the guest has its answers",
             lambda: done in console(),

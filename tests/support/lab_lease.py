@@ -8,8 +8,9 @@
     lab_lease end FOLDER                          ends the lease
 
 The server of the lease answers each line with its SHA-256: what is computed on one host is checked in a guest of
-another one, by busybox. Certificates of ``gpu`` and ``compute`` are in the folder. Supervisor, gateway, doorman and
-what plugs the device are the product's; in place of the job service stands who runs this.
+another one, by busybox. Where the folder has ``pocl.toml``, it is ``pocld``. Certificates of ``gpu`` and ``compute``
+are in the folder. Supervisor, gateway, doorman and what plugs the device are the product's; in place of the job service
+stands who runs this.
 """
 
 import subprocess
@@ -26,6 +27,7 @@ from host_agent.remote_gpu.doors import Doors
 from host_agent.remote_gpu.groups import LeaseGroups, own_group
 from host_agent.remote_gpu.link_files import LinkFiles, LinkPaths
 from host_agent.remote_gpu.processes import LeaseCommand, LeaseProcesses
+from host_agent.transports import pocl
 from host_agent.transports.fake import FakeTransport
 from placement_traits.errors import ServiceUnavailableError
 
@@ -61,7 +63,8 @@ def processes(folder: Path, program: Path, address: str) -> LeaseProcesses:
     (folder / "digest.toml").write_text(_DECLARED.format(script=script))
     run = Path("/run/lab-lease")
     run.mkdir(exist_ok=True)
-    command = LeaseCommand("digest", folder, address, {"gpu": "gpu"}, link=program)
+    transport = "pocl" if (folder / "pocl.toml").exists() else "digest"
+    command = LeaseCommand(transport, folder, address, {"gpu": "gpu"}, link=program)
     paths = LinkPaths(*(folder / each for each in ("gpu.pem", "gpu.key", "ca.pem", "none.pem")))
     return LeaseProcesses(run, command, LeaseGroups(run, own_group()), LinkFiles(paths))
 
@@ -85,9 +88,9 @@ def lead(folder: Path, program: Path, server: str, address: str) -> None:
     """Plug the device, keep the doorman's file, and run the doorman, until this is killed."""
     libvirt = LibvirtSource("qemu:///system", 60.0)
     file = Path("/run/lab-attachments.json")
-    doors = Doors(
-        HostOperations(HostPaths()), lambda: guest_domains(libvirt), FakeTransport(), file
-    )
+    own = folder / "pocl.toml"
+    transport = pocl.read(own) if own.exists() else FakeTransport()
+    doors = Doors(HostOperations(HostPaths()), lambda: guest_domains(libvirt), transport, file)
     options = ("-ca", folder / "ca.pem", "-certificate", folder / "compute.pem")
     options += ("-key", folder / "compute.key", "-crl", folder / "none.pem")
     attached = AttachedLease(LEASE, 1, server, "opencl", address, "gpu")

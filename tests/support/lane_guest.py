@@ -103,4 +103,4 @@ def _initramfs(found: lab_kernel.Kernel, texts: Mapping[str, str]) -> bytes:
     }
     for program in sorted({*_PROGRAMS, *libraries}):
         files[str(program).lstrip("/")] = (0o755, program.read_bytes())
-    return small_linux.initramfs(found, _INIT, _MODULES, files)
+    return lab_kernel.small_linux(found, _INIT, _MODULES, files)

@@ -122,4 +122,4 @@ def _initramfs(found: lab_kernel.Kernel) -> bytes:
         for one, networks in DATAPATHS.items()
         for each in networks
     )
-    return small_linux.initramfs(found, _INIT.format(told=told), _MODULES, {})
+    return lab_kernel.small_linux(found, _INIT.format(told=told), _MODULES, {})

@@ -29,9 +29,9 @@ def transport(pocl: Pocl) -> PoclTransport:
     return PoclTransport(pocl.server, pocl.layer)
 
 
-def write_pocl(folder: Path, pocl: Pocl) -> None:
-    """Write into a folder of transports where what was built is."""
-    files = {"program": pocl.server, "layer": pocl.layer}
+def write_pocl(folder: Path, server: Path, layer: Path) -> None:
+    """Write into a folder of transports where ``pocld`` and the layer of slices are."""
+    files = {"program": server, "layer": layer}
     lines = (f"{name} = {json.dumps(str(path))}\n" for name, path in files.items())
     # Debian's device on the processor asks there how much memory there is.
     system = 'paths = ["/sys/devices/system"]\n'

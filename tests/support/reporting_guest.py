@@ -14,7 +14,6 @@ import pytest
 from numa_lab import kernel as lab_kernel
 
 from tests.support import small_linux
-from tests.support.small_linux import Files
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 LATENCY_US: Final = 800
@@ -59,10 +58,10 @@ def kernel() -> lab_kernel.Kernel:
 def initramfs(found: lab_kernel.Kernel) -> bytes:
     """The guest's only file system."""
     files = {"numa_ext_slo.py": (0o644, _REPORTER.read_bytes()), **_python()}
-    return small_linux.initramfs(found, _INIT, _MODULES, files)
+    return lab_kernel.small_linux(found, _INIT, _MODULES, files)
 
 
-def _python() -> Files:
+def _python() -> lab_kernel.Files:
     """The interpreter, what the reporter imports (some of it only when it runs), and the libraries of both."""
     output = _output(_PYTHON, "-E", "-I", "-c", _TELL_MODULES, _REPORTER)
     modules = [path for line in output.splitlines() if (path := Path(line)) != _REPORTER]

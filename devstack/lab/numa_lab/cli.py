@@ -14,6 +14,8 @@ from typing import Any
 from . import (
     configuration,
     criu_build,
+    gpu_client,
+    kernel,
     link_build,
     models,
     pocl_build,
@@ -99,6 +101,12 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
     pocl.add_argument(
         "--packages", type=Path, metavar="FOLDER", help="write Debian packages of it, too"
     )
+    client = command(
+        "gpu-client",
+        _gpu_client,
+        "make the image gpu-client, whose servers use remote GPUs, and print how Glance gets it",
+    )
+    client.add_argument("folder", type=Path, metavar="FOLDER", help="for its files")
     command(
         "models", _models, "install what fits models of elastic groups, once, and print where it is"
     )
@@ -170,6 +178,17 @@ def _pocl(options: argparse.Namespace, settings: Settings, progress: Progress) -
     written = pocl_packages.write(made, options.packages, log) if options.packages else []
     progress.close()
     print(made.server, made.vendors, made.layer, made.bench, *written, sep="\n")
+
+
+def _gpu_client(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
+    settings.make_folders()
+    link = link_build.build(settings, progress) / link_build.PROGRAM
+    pocl = pocl_build.cached(settings)
+    found = kernel.provide(settings, progress)
+    progress.close()
+    made = gpu_client.write(options.folder, found, link, pocl)
+    opencl = "" if pocl else f"  # without numa-rgpu-bench: {settings.command} pocl was not run"
+    print(f"{made}{opencl}\n\n{gpu_client.commands(made, found)}")
 
 
 def _models(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:

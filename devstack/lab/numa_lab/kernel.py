@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from . import debian_archive, packages
 from .errors import LabError
@@ -22,6 +23,12 @@ from .terminal import Progress
 
 DEFAULT_SERIES = "6.12"
 PACKAGES = ("busybox-static", "kmod")
+
+Files = dict[str, tuple[int, bytes]]
+"""Path -> permissions, content."""
+
+SMALL_LINUX: Final = "console=ttyS0 panic=1 quiet no_timer_check"
+"""Command line of a small Linux."""
 
 _BUSYBOX = Path("/bin/busybox")
 
@@ -132,7 +139,7 @@ def initramfs(settings: Settings, kernel: Kernel) -> Path:
         (kernel.modules / "modules.builtin").read_text(),
         BOOT_MODULES,
     )
-    files: dict[str, tuple[int, bytes]] = {
+    files: Files = {
         "init": (0o755, (guest / "init").read_bytes()),
         "fork_server.py": (0o644, (guest / "fork_server.py").read_bytes()),
         "bin/busybox": (0o755, busybox),
@@ -151,6 +158,33 @@ def initramfs(settings: Settings, kernel: Kernel) -> Path:
     draft.write_bytes(cpio_archive(files))
     draft.replace(made)
     return made
+
+
+def small_linux(
+    found: Kernel, init: str, modules: Iterable[str], files: Mapping[str, tuple[int, bytes]]
+) -> bytes:
+    """An initramfs that is all of a small Linux: busybox of this machine, and modules.
+
+    These are in ``/modules``, and ``/modules/order`` says which comes after which.
+
+    :param init: what it does, a script for ``/bin/busybox sh``
+    :param modules: their names, to which what they need is added
+    :param files: more of them: path -> permissions, content
+    """
+    order = load_order(
+        (found.modules / "modules.dep").read_text(),
+        (found.modules / "modules.builtin").read_text(),
+        modules,
+    )
+    every: Files = {
+        "init": (0o755, init.encode()),
+        "bin/busybox": (0o755, _BUSYBOX.read_bytes()),
+        "modules/order": (0o644, "".join(f"{Path(path).stem}.ko\n" for path in order).encode()),
+        **files,
+    }
+    for path in order:
+        every[f"modules/{Path(path).stem}.ko"] = (0o644, _decompressed(found.modules / path))
+    return cpio_archive(every)
 
 
 def load_order(dependencies: str, builtin: str, required: Iterable[str]) -> list[str]:

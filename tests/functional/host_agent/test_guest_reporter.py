@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from numa_lab.kernel import SMALL_LINUX
 
 from host_agent.conf.latency import FeedOptions
 from host_agent.model.latency import LcServer
@@ -14,7 +15,6 @@ from host_agent.observe.latency.channel import ChannelFeed, PortSockets
 from host_agent.observe.latency.protocol import FeedCounts
 from host_agent.observe.latency.sources import SloSources
 from tests.support.reporting_guest import LATENCY_US, initramfs, kernel
-from tests.support.small_linux import COMMAND_LINE
 
 pytestmark = pytest.mark.root
 
@@ -33,7 +33,7 @@ def port(tmp_path: Path) -> Iterator[Path]:
     command = [
         *(str(QEMU), "-accel", "tcg", "-m", "256", "-nographic", "-nodefaults", "-no-reboot"),
         *("-kernel", str(found.image), "-initrd", str(tmp_path / "initramfs")),
-        *("-append", COMMAND_LINE, "-serial", f"file:{tmp_path}/console"),
+        *("-append", SMALL_LINUX, "-serial", f"file:{tmp_path}/console"),
         *("-chardev", f"socket,id=slo,path={path},server=on,wait=off"),
         *("-device", "virtio-serial-pci"),
         *("-device", "virtserialport,chardev=slo,name=org.numa_ext.slo.0"),

@@ -32,7 +32,7 @@ class PoclRoad(LeaseRoad):
     """The way of a lease by OpenCL; its guest has the environment that the doorman says."""
 
     def __init__(self, folder, processes, pocl, *, apart):
-        write_pocl(folder, pocl)
+        write_pocl(folder, pocl.server, pocl.layer)
         super().__init__(folder, processes, apart=apart, transport="pocl")
         self.pocl = pocl
         self.doors = Doors(

@@ -111,7 +111,8 @@ def folder(monkeypatch):
 def gpus(folder, request):
     declare(folder, "mine", SCRIPT)
     if request.param == "pocl":
-        write_pocl(folder, cached_pocl())
+        pocl = cached_pocl()
+        write_pocl(folder, pocl.server, pocl.layer)
     found = GpuHostProcesses(folder, request.param)
     yield found
     for lease in found.processes.running():
