@@ -20,6 +20,7 @@ from . import (
     models,
     pocl_build,
     pocl_packages,
+    remote_gpu_line,
     show,
 )
 from .errors import AskedWrongError, LabError
@@ -205,9 +206,11 @@ def _restart(options: argparse.Namespace, settings: Settings, progress: Progress
 def _show(options: argparse.Namespace, settings: Settings, progress: Progress) -> None:
     if settings.plain:
         raise AskedWrongError(f"the cloud at {settings.lab} is plain: it has none of our flavors")
-    table = show.Show(settings, progress).run()
+    table = show.text_table(show.Show(settings, progress).run())
+    with progress.step("a lease of a remote GPU is used"):
+        remote = remote_gpu_line.line(settings)
     progress.close()
-    print(f"\n{show.text_table(table)}\n\n{show.REAL_AND_EMULATED}\n\n{show.next_steps(settings)}")
+    print(f"\n{table}\n\n{remote}\n\n{show.REAL_AND_EMULATED}\n\n{show.next_steps(settings)}")
 
 
 def _explain(options: argparse.Namespace, settings: Settings, progress: Progress) -> int:
