@@ -30,6 +30,8 @@ from placement_traits import names
 from placement_traits.names import TierTrait
 from placement_traits.pool_reporter import gpu_uuids
 from tests.functional.host_agent.conftest import _l3_ids, wait_for
+from tests.support.built_pocl import built_pocl
+from tests.support.pocl_server import write_pocl
 
 pytestmark = [pytest.mark.root, pytest.mark.long]
 
@@ -223,6 +225,23 @@ client = socket.create_connection((host, int(port)), 10)
 client.sendall(f"{found['epoch']}\\nhere\\n".encode())
 lines = client.makefile()
 print(lines.readline().strip(), lines.readline().strip())
+"""
+
+# The same to a pocld: how many devices it offers, what the layer keeps it to and has counted.
+_OFFERED = """
+import json, pathlib, socket, sys
+sys.path.insert(0, "/run/story/source")
+from host_agent.transports import pocl_probe
+asked = socket.socket(socket.AF_UNIX)
+(control,) = pathlib.Path("/var/lib/numa-host-agent/leases/run").glob("*.sock")
+asked.connect(str(control))
+asked.sendall(b"{}\\n")
+found = json.loads(asked.makefile().readline())
+host, _, port = found["address"].rpartition(":")
+client = socket.create_connection((host, int(port)), 10)
+client.sendall(f"{found['epoch']}\\n".encode())
+assert client.recv(3) == b"ok\\n"
+print(pocl_probe.offered(client), found["busy_s"], found["held_bytes"])
 """
 
 
@@ -533,6 +552,67 @@ def test_leases_are_kept_apart_by_a_unit_without_any_right(lending: Booted) -> N
     wait_for(lambda: not processes(), "the end of the lease", 30)
     left = f"ls -d /sys/fs/cgroup{group}/lease-* /var/lib/numa-host-agent/leases/run/*"
     assert lending.run("/bin/sh", "-c", left, check=False) == ""
+
+
+@pytest.fixture
+def computing(tmp_path: Path) -> Iterator[Booted]:
+    """As ``lending``, with transport ``pocl``, whose parts are in ``/usr/bin``, and the processor for a GPU."""
+    pocl = built_pocl()
+    with machine(
+        tmp_path, config=_LENDING.replace("transport = fake", "transport = pocl")
+    ) as found:
+        places = [f"/usr/bin/{file.name}" for file in (pocl.server, pocl.layer)]
+        for file, place in zip((pocl.server, pocl.layer), places, strict=True):
+            shutil.copy(file, tmp_path)
+            found.run("install", f"/media/{file.name}", place)
+        write_pocl(tmp_path, *map(Path, places))
+        transports = "/etc/numa-host-agent/transports/pocl.toml"
+        found.run("install", "-D", "--mode=644", "/media/pocl.toml", transports)
+        yield found
+
+
+def test_pocld_serves_a_lease_below_the_unit_and_is_kept_to_its_slice(computing: Booted) -> None:
+    """As the unit's user, in its sandbox, with a device in the namespaces of the lease; it outlives its supervisor."""
+    computing.run("ip", "link", "set", "lo", "up")
+    options = RemoteGpuOptions(("a=500",), "pocl", nics=("e=1",), fabrics=("f",))
+    (gpu,) = gpu_uuids(options.lent("h1"))
+    lease = ServedLease("lease-1", 1, gpu, 500, "silver", "opencl", 0)
+    asked(computing, LeaseAnswer(serves=(lease,)))
+    computing.run("systemctl", "start", LEASES)
+    group = computing.run("systemctl", "show", "--property=ControlGroup", "--value", LEASES)
+    listed = f"cat /sys/fs/cgroup{group}/lease-*/cgroup.procs"
+
+    def server() -> str:
+        """Number of pocld in the group of the lease."""
+        for pid in computing.run("/bin/sh", "-c", listed, check=False).split():
+            words = computing.run("cat", f"/proc/{pid}/cmdline", check=False)
+            if words.startswith("/usr/bin/pocld"):
+                return pid
+        return ""
+
+    offered = ("/run/story/venv/bin/python", "-c", _OFFERED)
+    wait_for(lambda: computing.run(*offered, check=False).startswith("1 "), "a device", 60)
+    assert computing.run(*offered) == "1 0.0 0"
+    pid = server()
+    lines = computing.run("cat", f"/proc/{pid}/status").splitlines()
+    status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    user = computing.run("id", "-u", "numa-host-agent")
+    assert (set(status["Uid"]), status["NoNewPrivs"]) == ({user}, ["1"])
+    assert {int(status[kind][0], 16) for kind in ("CapEff", "CapPrm", "CapBnd")} == {0}
+    environment = computing.run("cat", f"/proc/{pid}/environ").split("\0")
+    assert f"NUMA_EXT_SLICE_BYTES={500 << 20}" in environment
+
+    killed = computing.main_pid(LEASES)
+    computing.run("systemctl", "kill", "--signal=KILL", "--kill-who=main", LEASES)
+    wait_for(lambda: computing.main_pid(LEASES) not in (0, killed), "another supervisor", 60)
+    wait_for(lambda: computing.state(LEASES) == "active", "its first turn", 60)
+    assert (server(), computing.run(*offered)) == (pid, "1 0.0 0")
+    computing.run("systemctl", "stop", LEASES)
+    asked(computing, LeaseAnswer(ends=(EndedLease("lease-1", 2),)))
+    computing.run("systemctl", "start", LEASES)
+    wait_for(lambda: not server(), "the end of the lease", 30)
+    left = f"ls -d /sys/fs/cgroup{group}/lease-* /var/lib/numa-host-agent/leases/run/*"
+    assert computing.run("/bin/sh", "-c", left, check=False) == ""
 
 
 @pytest.fixture
