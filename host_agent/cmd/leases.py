@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -38,7 +38,7 @@ from host_agent.remote_gpu.link_files import LinkFiles, LinkPaths
 from host_agent.remote_gpu.moves import HostMoves, MoveTools, try_out
 from host_agent.remote_gpu.processes import LeaseBounds, LeaseCommand, LeaseProcesses
 from host_agent.remote_gpu.publishing import Publishing
-from host_agent.remote_gpu.turns import HURRY_S, HttpAnswer, LeaseTurns, Request, pause_s
+from host_agent.remote_gpu.turns import HttpAnswer, LeaseTurns, Request
 from host_agent.remote_gpu.use import UseMeter
 from host_agent.report.clients import make_adapter
 from host_agent.transports.registry import Transports
@@ -127,12 +127,23 @@ def _run(conf: Configuration, *, once: bool) -> int:
             )
             DoorsThread(doors, turns.attaches, conf.remote_gpus.interval_s).start(stop)
         manager = ServiceManager.of(os.environ)
-        while not stop.is_set():
-            turns.turn()
-            manager.on_round()
-            stop.wait(HURRY_S if turns.hurries() else pause_s(conf.remote_gpus.interval_s))
+        take_turns(turns, conf.remote_gpus.interval_s, stop, manager.on_round)
         manager.stopping()
     return 0
+
+
+def take_turns(
+    turns: LeaseTurns, interval_s: float, stop: threading.Event, after: Callable[[], None]
+) -> None:
+    """Take turns until the end is asked for.
+
+    :param interval_s: seconds between two of them, about, where nobody waits
+    :param after: called after each
+    """
+    while not stop.is_set():
+        turns.turn()
+        after()
+        stop.wait(turns.pause_s(interval_s))
 
 
 def move_tools(options: RemoteGpuOptions) -> MoveTools | None:

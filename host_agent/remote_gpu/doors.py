@@ -16,6 +16,7 @@ Sources: libvirt's domain XML format, "Vsock"; Linux vsock(7).
 """
 
 import logging
+import math
 import threading
 import time
 import xml.etree.ElementTree as ET
@@ -38,6 +39,8 @@ _MOST_CID: Final = (1 << 32) - 2
 _RETRY_S: Final = 30.0
 _KEEPS_S: Final = 60.0
 _HIGHEST_PORT: Final = 65_535
+_LOOK_S: Final = 0.2
+"""Seconds between two looks whether leases have come or gone."""
 
 
 class Plugs(Protocol):
@@ -344,7 +347,7 @@ class DoorsThread:
 
     :param doors: that are led
     :param attaches: returns the leases of this host's servers, None while they are not known
-    :param interval_s: seconds between two turns
+    :param interval_s: seconds between two turns while these are the same
     """
 
     def __init__(
@@ -362,10 +365,15 @@ class DoorsThread:
     def run(self, stop: threading.Event) -> None:
         """Take turns until the end is asked for."""
         problem = ""
-        while not stop.wait(self._interval_s):
+        last: Sequence[AttachedLease] | None = None
+        turned_s = -math.inf
+        while not stop.wait(min(_LOOK_S, self._interval_s)):
             leases = self._attaches()
             if leases is None:
                 continue  # what guests reach is as it was
+            if leases == last and time.monotonic() - turned_s < self._interval_s:
+                continue
+            last, turned_s = leases, time.monotonic()
             try:
                 self._doors.turn(leases)
                 problem = ""

@@ -46,6 +46,12 @@ _REPORT_S: Final = 15.0
 HURRY_S: Final = 0.2
 """Seconds between two turns while a move waits for this host."""
 
+SOON_S: Final = 0.5
+"""Seconds between two turns while a lease is new here."""
+
+AWAITED_S: Final = 10.0
+"""Seconds for which a host asks often what becomes of a server without its lease, or of a lease without a client."""
+
 MISSED_S: Final = 20.0
 """Seconds for which a host asks often that a lease of one of its servers may soon come back."""
 
@@ -111,16 +117,41 @@ class LeaseTurns:
         self._tag = ""
         self._reported: LeaseReport | None = None
         self._reported_s = 0.0
-        self._asked_s = self._missed_s = -math.inf
+        self._asked_s = self._missed_s = self._awaited_s = -math.inf
         self._attached: set[str] = set()
         self._domains: dict[str, str] = {}
         self._stopped: dict[str, frozenset[tuple[str, int]]] = {}
+        self._awaited: set[str] = set()
 
     def attaches(self) -> Sequence[AttachedLease] | None:
         """Return the leases of this host's servers, None while nothing is known of them; for any thread."""
         return self.answer.attaches if self._known else None
 
-    def hurries(self) -> bool:
+    def pause_s(self, interval_s: float) -> float:
+        """Return how long this host waits until its next turn, seconds.
+
+        Servers that start wait for all turns between that and their lease: who has a part in it asks often for a while.
+
+        :param interval_s: between two turns, about, where nobody waits
+        """
+        if self._hurries():
+            return HURRY_S
+        usual_s = pause_s(interval_s)
+        return min(SOON_S, usual_s) if self._awaits() else usual_s
+
+    def _awaits(self) -> bool:
+        """Whether a server that asks for a lease has none since lately, or a lease that is served has no client."""
+        now_s = self._clock()
+        led = {each.server_id for each in self.answer.attaches}
+        reported = self._reported.servers if self._reported is not None else None
+        awaited = set(reported.requests) - led if reported is not None else set()
+        awaited |= {each.id for each in self.answer.serves if not each.client_host}
+        if awaited - self._awaited:
+            self._awaited_s = now_s
+        self._awaited = awaited
+        return bool(awaited) and now_s - self._awaited_s < AWAITED_S
+
+    def _hurries(self) -> bool:
         """Whether a move waits for this host: a lease comes or goes, or one of its servers may soon connect again."""
         now_s = self._clock()
         attached = {each.id for each in self.answer.attaches}

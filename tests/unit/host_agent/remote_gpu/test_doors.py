@@ -291,6 +291,25 @@ def test_a_domain_without_a_device_has_no_cid() -> None:
         vsock("<domain", VSOCK_ALIAS)
 
 
+def test_a_lease_that_comes_is_led_at_once_and_one_that_is_led_in_its_time() -> None:
+    stop, turns, known = threading.Event(), [], [AttachedLease("a", 1, "server", "opencl", "h:1")]
+    looks = iter(range(6))
+
+    class Noting:
+        def turn(self, leases: Sequence[AttachedLease]) -> None:
+            turns.append(list(leases))
+
+    def attaches() -> Sequence[AttachedLease]:
+        if (look := next(looks)) == 3:
+            known.append(AttachedLease("b", 1, "server", "opencl", "h:2"))
+        if look == 5:
+            stop.set()
+        return tuple(known)
+
+    DoorsThread(cast(Doors, Noting()), attaches, 60.0).run(stop)
+    assert turns == [known[:1], known]
+
+
 def test_a_turn_that_fails_in_a_way_nobody_foresaw_is_logged_and_the_next_one_comes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
