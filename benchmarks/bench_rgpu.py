@@ -152,14 +152,17 @@ def a_pocl_world(programs: Path, pocl: Pocl, tenants: int) -> Iterator[LinkWorld
 
 @contextmanager
 def pocl_server(
-    pocl: Pocl, folder: Path, vendors: Path = VENDORS
+    pocl: Pocl, folder: Path, vendors: Path = VENDORS, gpu: str = "cpu"
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Run a ``pocld`` on the device that a folder names; yield it with its first port."""
+    """Run a ``pocld`` on the device that a folder names; yield it with its first port.
+
+    :param gpu: as the driver selects it
+    """
     transport = PoclTransport(pocl.server, pocl.layer, vendors)
     folder.mkdir()
     with ExitStack() as open_:
         ports = open_.enter_context(Ports(2))
-        asked = GpuServer(folder.name, "cpu", SLICE_MIB, ports[0], folder)
+        asked = GpuServer(folder.name, gpu, SLICE_MIB, ports[0], folder)
         command = transport.server_command(asked)
         process = subprocess.Popen(
             command.argv,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One real NVIDIA GPU under a lease's server: OpenCL, slices, MPS and a checkpoint of CUDA
 
-For a machine with a GPU, without a network, in less than ten minutes. Each part that cannot be measured there is named
-with its reason, and the others go on:
+For a machine with a GPU, without a network, in less than ten minutes. Without a GPU it says so and measures nothing.
+Each part that cannot be measured there is named with its reason, and the others go on:
 
 ``opencl``      the GPU's own OpenCL: round trips and copies, in the process, and through ``pocld`` on 127.0.0.1 with
                 the layer of slices; a slice holds; a killed server is an error
@@ -10,7 +10,8 @@ with its reason, and the others go on:
 ``checkpoint``  two processes with CUDA memory each, suspended and resumed by ``cuda-checkpoint``: how long each takes,
                 and whether their memory is what it was
 
-Processes that use CUDA do so by ``libcuda`` itself. This has not been run: no such machine was to be had.
+Processes that use CUDA do so by ``libcuda`` itself. This has not been run on a GPU: no such machine was to be had. A
+test runs ``mps`` and ``checkpoint`` with stand-ins for driver and tools.
 """
 
 import argparse
@@ -35,6 +36,7 @@ MIB: Final = 1 << 20
 HELD_MIB: Final = 256
 LIMIT_MIB: Final = 1024
 LIBRARY: Final = "nvidia"
+FIRST: Final = "0"
 CHECKPOINT: Final = "cuda-checkpoint"
 MPS: Final = "nvidia-cuda-mps-control"
 PATTERN: Final = 0x5A17C0DE
@@ -59,6 +61,15 @@ class Cuda:
         self._call("cuInit", 0)
         self._call("cuDeviceGet", ctypes.byref(device), 0)
         self._call("cuCtxCreate_v2", ctypes.byref(context), 0, device)
+        self._device = device
+
+    def name(self) -> str:
+        """Return what the GPU and its driver are."""
+        name, version = ctypes.create_string_buffer(256), ctypes.c_int()
+        self._call("cuDeviceGetName", name, len(name), self._device)
+        self._call("cuDriverGetVersion", ctypes.byref(version))
+        major, minor = divmod(version.value, 1000)
+        return f"{name.value.decode()}, CUDA {major}.{minor // 10}"
 
     def take(self, size: int) -> int | None:
         """Return the address of memory of the device, None where it gives none."""
@@ -95,6 +106,11 @@ def hold() -> None:
         print("right" if cuda.is_filled(address, words) else "WRONG", flush=True)
 
 
+def show() -> None:
+    """Print which GPU it is."""
+    print(Cuda().name(), flush=True)
+
+
 def take_all() -> None:
     """Print how many MiB of the device a process gets."""
     cuda, taken = Cuda(), 0
@@ -110,8 +126,26 @@ def as_process(part: str, environment: Mapping[str, str] | None = None) -> subpr
         env=os.environ | (environment or {}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def ended(part: str, environment: Mapping[str, str] | None = None) -> str:
+    """Run a part of this program to its end; return what it says.
+
+    :raises CannotMeasureError: it fails, as it says itself
+    """
+    with as_process(part, environment) as process:
+        try:
+            said, why = process.communicate(timeout=ENDS_S)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            raise CannotMeasureError(f"{part} does not end in {ENDS_S:.0f} s") from error
+    if process.returncode != 0:
+        lines = why.strip().splitlines() or [f"{part} ended with {process.returncode}"]
+        raise CannotMeasureError(lines[-1])
+    return said.strip()
 
 
 def asked(process: subprocess.Popen[str], line: str = "") -> str:
@@ -141,7 +175,10 @@ def opencl(pocl: Pocl | None) -> dict[str, float]:
             timeout=ENDS_S,
             check=True,
         )
-        server, port = open_.enter_context(pocl_server(pocl, Path(name, "pocld"), vendors))
+        # The first of NVIDIA's devices; its driver gives none of another name.
+        server, port = open_.enter_context(
+            pocl_server(pocl, Path(name, "pocld"), vendors, gpu=FIRST)
+        )
         remote = json.loads(computing(pocl, port).communicate(timeout=ENDS_S)[0])
         took = json.loads(
             computing(pocl, port, "-a", 64 * MIB, "-n", 16).communicate(timeout=ENDS_S)[0]
@@ -170,8 +207,8 @@ def mps() -> dict[str, float]:
         subprocess.run([control, "-d"], env=os.environ | environment, check=True)
         try:
             limit = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={LIMIT_MIB}M"}
-            bound = as_process("take_all", environment | limit).communicate(timeout=ENDS_S)[0]
-            free = as_process("take_all", environment).communicate(timeout=ENDS_S)[0]
+            bound = ended("take_all", environment | limit)
+            free = ended("take_all", environment)
         finally:
             subprocess.run(
                 [control], input="quit\n", text=True, env=os.environ | environment, check=False
@@ -188,7 +225,8 @@ def checkpoint() -> dict[str, float]:
     holders = [as_process("hold") for _ in range(2)]
     try:
         if [asked(each) for each in holders] != ["held", "held"]:
-            raise CannotMeasureError("the GPU is not used by two processes at once")
+            why = [each.stderr.read().strip() for each in holders if each.poll() is not None]
+            raise CannotMeasureError(f"the GPU is not used by two processes at once: {why}")
         for step in ("suspend", "resume"):
             for number, each in enumerate(holders, 1):
                 begun_s = time.monotonic()
@@ -213,11 +251,17 @@ def main() -> None:
         metavar=("SERVER", "VENDORS", "LAYER", "BENCH"),
         help="what lab pocl prints",
     )
-    parser.add_argument("--as", dest="part", choices=("hold", "take_all"), help=argparse.SUPPRESS)
+    own = {"hold": hold, "show": show, "take_all": take_all}
+    parser.add_argument("--as", dest="part", choices=tuple(own), help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.part:
-        {"hold": hold, "take_all": take_all}[args.part]()
-        return
+    try:
+        if args.part:
+            own[args.part]()
+            return
+        gpu = ended("show")
+    except CannotMeasureError as error:
+        raise SystemExit(str(error) if args.part else f"no NVIDIA GPU here: {error}") from error
+    report.progress(gpu)
     pocl = Pocl(*args.pocl) if args.pocl else None
     parts: dict[str, Callable[[], dict[str, float]]] = {
         "opencl": lambda: opencl(pocl),
@@ -230,10 +274,16 @@ def main() -> None:
         report.progress(name)
         try:
             figures |= part()
-        except (CannotMeasureError, OSError, ValueError, subprocess.SubprocessError) as error:
+        except (
+            CannotMeasureError,
+            OSError,
+            SystemExit,  # of pocl_server
+            ValueError,
+            subprocess.SubprocessError,
+        ) as error:
             left_out[name] = str(error)
             report.progress(f"  left out: {error}")
-    report.finish("rgpu_device", "measured", figures, {"left_out": left_out}, args.json)
+    report.finish("rgpu_device", "measured", figures, {"gpu": gpu, "left_out": left_out}, args.json)
 
 
 if __name__ == "__main__":
