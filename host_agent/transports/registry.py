@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transports by name: what this distribution has, what files declare, and what other distributions provide.
+"""Transports by name: what distributions provide, this one and others, and what files declare.
 
-Theirs are entry points of group ``numa_ext.remote_gpu_transport``: a function without arguments that returns a
-:class:`~host_agent.transports.transport.RemoteGpuTransport`.
+All that distributions provide are entry points of group ``numa_ext.remote_gpu_transport``: a function without arguments
+that returns a :class:`~host_agent.transports.transport.RemoteGpuTransport`. Those of this distribution are taken from
+here: each lease's process looks for its transport while a server waits, and a file says where parts of ``pocl`` are.
 """
 
 from importlib.metadata import entry_points
