@@ -518,6 +518,45 @@ def test_a_lease_that_makes_room_is_served_on_its_new_gpu_and_its_neighbour_noti
         each.close()
 
 
+def test_two_of_three_leases_of_a_gpu_go_to_others_and_the_third_notices_nothing(hosts):
+    """F-002-69: each to a GPU of its own, one after the other; the one that stays echoes on one connection."""
+    service = hosts.service
+    servers = [SERVER, *(str(uuid.uuid4()) for _ in range(2))]
+    leases = {}
+    for server in servers:
+        asked = replace(ASKED, level=ServiceLevel.BRONZE)
+        leases[server] = service.leases.create("project-1", "user-1", asked, server)
+        hosts.move(server, "c1")
+    hosts.rounds(4)
+    assert len(hosts.turns["c1"].answer.attaches) == 3
+
+    def client(server):
+        found = {each.id: each for each in hosts.turns["c1"].answer.attaches}
+        lease = found[leases[server].uuid]
+        return Client(lease.address, lease.epoch)
+
+    for host in ("g2", "g3"):
+        hosts.lend(host)
+    hosts.rounds(2)
+    stays, *go = servers
+    unmoved = client(stays)
+    assert unmoved.echo("before") == "before"
+    for server, host in zip(go, ("g2", "g3"), strict=True):
+        before = client(server)
+        service.leases.ask_move(service.leases.read(leases[server].uuid), host, ENGINE)
+        for turn in range(6):
+            hosts.round()
+            assert unmoved.echo(f"{host} {turn}") == f"{host} {turn}"
+        after = client(server)
+        assert (before.echo("there?"), after.echo("here")) == ("", "here")
+        for each in (before, after):
+            each.close()
+    hosts_of = [service.leases.read(leases[server].uuid).lease.gpu_host for server in servers]
+    assert hosts_of == ["g1", "g2", "g3"]
+    assert hosts.processes().keys() == {each.uuid for each in leases.values()}
+    unmoved.close()
+
+
 def test_a_lease_that_idles_goes_to_the_gpu_of_one_that_works_by_what_their_processes_did(hosts):
     """Real processes echo for one client and for the other not: hosts report it, and the engine empties a GPU."""
     service, other = hosts.service, str(uuid.uuid4())
