@@ -3,8 +3,8 @@
 
 A host asks where an objective stays violated though nothing on the host is being tried: its servers may wait behind
 those of other hosts. It asks for what its latency-critical servers send and a little more, never for more than what is
-theirs of its own uplink. It goes on for a minute after the objective is met again, and gives up for ten where asking
-has not helped in five.
+theirs of its own uplink. It goes on for a minute after the objective is met again; where it is violated again soon, for
+twice as long the next time, up to half an hour. It gives up for ten minutes where asking has not helped in five.
 
 What is asked of it as best-effort servers' host is held by the same :mod:`floor <.floor>` as any throttle: the mean of
 each hour is never below it.
@@ -20,6 +20,8 @@ from placement_traits.leaf_limits import LeafLimit
 
 _AFTER_S: Final = 5.0
 _KEEP_S: Final = 60.0
+_KEEP_MOST_S: Final = 1800.0
+_SOON_S: Final = 600.0
 _MOST_S: Final = 300.0
 _REST_S: Final = 600.0
 _MORE: Final = 1.25
@@ -34,12 +36,16 @@ class RoomRequest:
     :param since_s: since when it asks in vain, None while it does not ask
     :param met_s: since when objectives are met while it asks, None while they are not
     :param rests_until_s: before that it does not ask again
+    :param keep_s: for so long it goes on asking when objectives are met
+    :param ended_s: when it ceased to ask because they were
     """
 
     violated_s: float | None = None
     since_s: float | None = None
     met_s: float | None = None
     rests_until_s: float = 0.0
+    keep_s: float = _KEEP_S
+    ended_s: float | None = None
 
     @property
     def asks(self) -> bool:
@@ -56,12 +62,16 @@ class RoomRequest:
         state = replace(self, violated_s=since if violated and idle else None)
         if self.since_s is None:
             waited = state.violated_s is not None and now_s - state.violated_s >= _AFTER_S
-            may = waited and now_s >= self.rests_until_s
-            return replace(state, since_s=now_s, met_s=None) if may else state
+            if not waited or now_s < self.rests_until_s:
+                return state
+            is_soon = self.ended_s is not None and now_s - self.ended_s < _SOON_S
+            keep_s = min(2 * self.keep_s, _KEEP_MOST_S) if is_soon else _KEEP_S
+            return replace(state, since_s=now_s, met_s=None, keep_s=keep_s)
         if not violated:
             met = self.met_s if self.met_s is not None else now_s
-            over = now_s - met >= _KEEP_S
-            return replace(state, since_s=None if over else now_s, met_s=None if over else met)
+            if now_s - met >= self.keep_s:
+                return replace(state, since_s=None, met_s=None, ended_s=now_s)
+            return replace(state, since_s=now_s, met_s=met)
         if now_s - self.since_s >= _MOST_S:
             return replace(state, since_s=None, met_s=None, rests_until_s=now_s + _REST_S)
         return replace(state, met_s=None)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Says on leafs of fabrics what best-effort servers of their hosts may send, from what these hosts' agents say.
 
-One writer: the leading engine. What it decides by stands in Placement, on the hosts' own providers and on the leaf's; a
-new leader goes on with it, and only how long a host has been asking begins again. Where no host asks, a look is two
-requests.
+One writer: the leading engine. What it decides by stands in Placement, on the hosts' own providers and on the leaf's,
+so that a new leader goes on with it. Where no host asks, a look is two requests.
 """
 
 import logging
@@ -11,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from nova_numa_ext.policy.network.uplink_limits import AskingLimit, limit
+from nova_numa_ext.policy.network.uplink_limits import limit
 from placement_traits import names, network_demand
 from placement_traits.client import NotFoundError, PlacementClient
 from placement_traits.errors import ConflictError
@@ -27,7 +26,6 @@ class LeafUplinks:
     :param client: Placement
     :param most_kept: share of a leaf's uplinks that is kept for latency-critical servers at most
     :param clock: seconds since 1970
-    :param monotonic: seconds
     """
 
     def __init__(
@@ -35,12 +33,9 @@ class LeafUplinks:
         client: PlacementClient,
         most_kept: float,
         clock: Clock = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client, self._most_kept = client, most_kept
-        self._clock, self._monotonic = clock, monotonic
-        self._patience = AskingLimit()
-        self._unheard: frozenset[str] = frozenset()
+        self._clock = clock
 
     def look(self, may: Callable[[], None]) -> int:
         """Write what is to be said of each leaf, where it is another thing or becomes old; return how many were.
@@ -48,30 +43,12 @@ class LeafUplinks:
         :param may: called right before each write; raises where this process may not write any more
         :raises ServiceUnavailableError: Placement does not answer
         """
-        said = self._heard(network_demand.demands(self._client, self._clock))
+        said = network_demand.demands(self._client, self._clock)
         leafs = {*network_demand.limited_leafs(self._client)}
         for host, demand in said.items():
             if demand.asked and (leaf := network_demand.leaf_of(self._client, host)):
                 leafs.add(leaf)
         return sum(self._decide(leaf, said, may) for leaf in sorted(leafs))
-
-    def _heard(self, said: Mapping[str, NetworkDemand]) -> dict[str, NetworkDemand]:
-        """Return what hosts say, those left out of account as if they asked for nothing."""
-        now_s = self._monotonic()
-        asking = frozenset(host for host, each in said.items() if each.asked)
-        self._patience = self._patience.after(asking, now_s)
-        unheard = frozenset(host for host in asking if not self._patience.hears(host, now_s))
-        for host in sorted(unheard - self._unheard):
-            _LOG.warning(
-                "host %s asks for room on its leaf's uplinks for longer than %d s: it is not heard for a while",
-                host,
-                self._patience.most_s,
-            )
-        self._unheard = unheard
-        return {
-            host: NetworkDemand(0, each.best_effort) if host in unheard else each
-            for host, each in said.items()
-        }
 
     def _decide(
         self, leaf: str, said: Mapping[str, NetworkDemand], may: Callable[[], None]

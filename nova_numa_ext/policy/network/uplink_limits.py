@@ -5,14 +5,12 @@ Hosts say what their servers send; nothing of it is believed further than it can
 
 * what latency-critical servers are kept is bounded by a share of the uplinks, whatever hosts ask for;
 * the rest is best-effort servers', one limit for each host, by max-min fairness: a host that says more than it sends
-  gets its equal part and no more, so that no host has less than the rest over the hosts that say anything;
-* a host that asks without an end is not heard for a while (:class:`AskingLimit`).
+  gets its equal part and no more, so that no host has less than the rest over the hosts that say anything.
 
 What is asked for is given at once, and taken back step by step when no host asks any more.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
 from typing import Final
 
 from placement_traits.leaf_limits import LeafLimit, NetworkDemand
@@ -61,33 +59,3 @@ def _level(room: int, rates: Iterable[int], held: int | None) -> int:
             return left // waiting
         left, waiting = left - rate, waiting - 1
     return room
-
-
-@dataclass(frozen=True, slots=True)
-class AskingLimit:
-    """Which hosts are heard: one that asks for longer than an objective takes to heal rests as long as it asked.
-
-    :param most_s: seconds for which a host may ask
-    :param rest_s: seconds without asking after which it is heard again
-    :param since_s: since when hosts ask, by name
-    :param last_s: when each asked last
-    """
-
-    most_s: float = 600.0
-    rest_s: float = 600.0
-    since_s: Mapping[str, float] = field(default_factory=dict)
-    last_s: Mapping[str, float] = field(default_factory=dict)
-
-    def after(self, asking: Collection[str], now_s: float) -> "AskingLimit":
-        """Return what is known when some hosts ask now."""
-        last = dict.fromkeys(asking, now_s) | {
-            host: at
-            for host, at in self.last_s.items()
-            if host not in asking and now_s - at < self.rest_s
-        }
-        since = {host: self.since_s.get(host, now_s) for host in last}
-        return replace(self, since_s=since, last_s=last)
-
-    def hears(self, host: str, now_s: float) -> bool:
-        """Return whether a host is heard."""
-        return now_s - self.since_s.get(host, now_s) < self.most_s

@@ -61,7 +61,7 @@ class Leafs:
 
     def new_engine(self, may=None):
         self._may = may or self._count
-        return LeafUplinks(self.client, MOST_KEPT, self.clock, self.clock)
+        return LeafUplinks(self.client, MOST_KEPT, self.clock)
 
     def _count(self):
         self.writes += 1
@@ -156,25 +156,6 @@ def test_liars_on_every_host_keep_no_more_than_one(leafs) -> None:
         leafs.say(host, latency_critical=10**9, best_effort=10**9, asked=10**9)
     leafs.look()
     assert leafs.limit(BE2) == LeafLimit(KEPT, (UPLINK - KEPT) // 3)
-
-
-def test_a_host_that_never_stops_asking_is_not_heard_for_as_long(
-    leafs, caplog: pytest.LogCaptureFixture
-) -> None:
-    held = []
-    for _ in range(60):
-        leafs.say(LC, latency_critical=1000, asked=1000)
-        leafs.say(BE1, best_effort=9000)
-        leafs.look()
-        held.append(leafs.limit(BE1) is not None and leafs.limit(BE1).kept > 0)
-    assert held[:20] == [True] * 20 and not any(held[20:])
-    assert caplog.text.count("it is not heard for a while") == 1
-    for _ in range(21):
-        leafs.say(LC, latency_critical=1000)
-        leafs.look()
-    leafs.say(LC, latency_critical=1000, asked=1000)
-    leafs.look()
-    assert leafs.limit(BE1).kept == 1000, "it is heard again after a rest"
 
 
 def test_another_provider_speaks_for_no_host(leafs) -> None:

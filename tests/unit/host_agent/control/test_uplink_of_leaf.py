@@ -136,6 +136,25 @@ def test_it_asks_for_a_minute_longer_and_no_more() -> None:
     assert host.run(2.0).asks == 0
 
 
+def test_it_asks_for_twice_as_long_where_the_objective_is_violated_again_soon() -> None:
+    host = Host(ratio=5.0).run(10.0)
+    kept = []
+    for _ in range(7):
+        host.ratio, asked_s = 0.5, 0.0
+        while host.run(10.0).asks:
+            asked_s += 10.0
+        kept.append(asked_s)
+        host.ratio = 5.0
+        host.run(10.0)
+    assert kept == pytest.approx([60, 120, 240, 480, 960, 1800, 1800], abs=10)
+    host.ratio = 0.5
+    host.run(1900.0 + 700.0)
+    host.ratio = 5.0
+    host.run(10.0)
+    host.ratio = 0.5
+    assert host.run(50.0).asks and not host.run(20.0).asks, "and for a minute after a long time"
+
+
 def test_where_asking_does_not_help_it_gives_up_for_ten_minutes() -> None:
     host = Host(ratio=5.0).run(10.0)
     assert host.run(285.0).asks == 50

@@ -4,7 +4,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_numa_ext.policy.network.uplink_limits import AskingLimit, limit
+from nova_numa_ext.policy.network.uplink_limits import limit
 from placement_traits.leaf_limits import LeafLimit, NetworkDemand
 
 SAID = st.integers(-10, 10**9)
@@ -47,16 +47,3 @@ def test_a_limit_that_nobody_asks_for_ends(uplink: int, before: LeafLimit | None
         assert after is None or before.best_effort < after.best_effort < uplink
         before = after
     raise AssertionError(before)
-
-
-def test_patience_counts_from_the_first_asking_until_a_whole_rest() -> None:
-    patience = AskingLimit(most_s=100.0, rest_s=50.0)
-    for now_s in range(0, 90, 10):
-        patience = patience.after({"a"} if now_s % 20 else set(), float(now_s))
-    assert patience.hears("a", 90.0) and patience.hears("b", 90.0)
-    patience = patience.after({"a"}, 110.0)
-    assert not patience.hears("a", 110.0), "that it asks with breaks does not help it"
-    patience = patience.after(set(), 159.0)
-    assert not patience.hears("a", 159.0)
-    patience = patience.after(set(), 160.0)
-    assert patience.hears("a", 160.0)
