@@ -129,8 +129,8 @@ class NetworkUse:
             yield "numa_ext_server_network_bytes", (*labels, "received"), found.received
         for uuid, levels in self._classes.levels.items():
             for each in levels:
-                labels = (uuid, titles[uuid], each.level, "yes" if each.estimated else "no")
-                yield "numa_ext_server_network_level_mbps", labels, each.mbps
+                of_level = (uuid, titles[uuid], each.level, "yes" if each.estimated else "no")
+                yield "numa_ext_server_network_level_mbps", of_level, each.mbps
         if self._classified:
             for uuid, net_class in self._classes.classes.items():
                 yield "numa_ext_server_network_class", (uuid, titles[uuid], net_class.value), 1.0
