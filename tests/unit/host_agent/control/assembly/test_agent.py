@@ -70,6 +70,51 @@ def test_uplinks_are_throttled_where_the_operator_says_so(
     parts.slo.close()
 
 
+@pytest.mark.parametrize(
+    ("lanes", "placement", "expected"),
+    [
+        ("throttle = true\nleaf = true", True, True),
+        ("throttle = true\nleaf = true", False, False),
+        ("throttle = true", True, False),
+        ("leaf = true", True, False),
+    ],
+)
+def test_a_leaf_is_spoken_with_where_the_operator_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lanes: str, placement: bool, expected: bool
+) -> None:
+    host = FakeHost(four_nodes())
+    made: list[object] = []
+    monkeypatch.setattr(observer, "topology_reader", lambda *_: lambda: host.topology)
+    monkeypatch.setattr(slo, "LaneDoorCaller", lambda _path: Unit())
+    monkeypatch.setattr(slo, "LeafExchange", lambda *given: made.append(given))
+    text = CONF.format(folder=tmp_path).replace("true", str(placement))
+    (tmp_path / "agent.conf").write_text(f"{text}[lanes]\n{lanes}\n")
+    conf = configuration.load([f"--config-file={tmp_path}/agent.conf"])
+    monkeypatch.setattr(publisher, "check_credentials", lambda _conf: None)
+    parts = assembly.build(conf, out=print, source=host, privileged=host)
+    assert bool(made) is expected
+    assert parts.slo is not None
+    parts.slo.close()
+
+
+@pytest.mark.parametrize("levels", [True, False])
+def test_peers_are_asked_for_where_the_operator_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, levels: bool
+) -> None:
+    host = FakeHost(four_nodes())
+    made: list[object] = []
+    monkeypatch.setattr(observer, "topology_reader", lambda *_: lambda: host.topology)
+    monkeypatch.setattr(assembly, "KnownPeers", made.append)
+    text = CONF.format(folder=tmp_path)
+    (tmp_path / "agent.conf").write_text(f"{text}[network]\nlevels = {levels}\n")
+    conf = configuration.load([f"--config-file={tmp_path}/agent.conf"])
+    monkeypatch.setattr(publisher, "check_credentials", lambda _conf: None)
+    parts = assembly.build(conf, out=print, source=host, privileged=host)
+    assert bool(made) is levels
+    assert parts.slo is not None
+    parts.slo.close()
+
+
 class Unit:
     """A unit of lanes that is not there."""
 
