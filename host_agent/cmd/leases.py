@@ -137,7 +137,7 @@ def take_turns(
 ) -> None:
     """Take turns until the end is asked for.
 
-    :param interval_s: seconds between two of them, about, where nobody waits
+    :param interval_s: seconds between two of them, about, where nothing is awaited
     :param after: called after each
     """
     while not stop.is_set():

@@ -132,7 +132,7 @@ class LeaseTurns:
 
         Servers that start wait for all turns between that and their lease: who has a part in it asks often for a while.
 
-        :param interval_s: between two turns, about, where nobody waits
+        :param interval_s: between two turns, about, where nothing is awaited
         """
         if self._hurries():
             return HURRY_S
