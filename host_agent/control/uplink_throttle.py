@@ -118,7 +118,7 @@ class UplinkThrottle:
         self._look(now_s)
         use = self._use
         if use is None:
-            self._asking = RoomRequest()
+            self._asking = self._asking.unwatched()
             self._forget()
             return
         state = replace(self.state, taken=account.joined(self.state.taken, taken))
@@ -178,7 +178,7 @@ class UplinkThrottle:
 
     def rest(self) -> None:
         """Throttle no server for the sake of this host's: their objectives are not watched."""
-        self._asking = RoomRequest()
+        self._asking = self._asking.unwatched()
         if self._asked_for:
             self._asked_for = {}
             self._send()

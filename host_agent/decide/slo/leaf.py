@@ -52,6 +52,10 @@ class RoomRequest:
         """It does."""
         return self.since_s is not None
 
+    def unwatched(self) -> "RoomRequest":
+        """Return what holds while objectives are not watched: it does not ask, and what it has learnt stays."""
+        return replace(self, violated_s=None, since_s=None, met_s=None)
+
     def after(self, now_s: float, *, violated: bool, idle: bool) -> "RoomRequest":
         """Return what holds now.
 

@@ -163,6 +163,15 @@ def test_where_asking_does_not_help_it_gives_up_for_ten_minutes() -> None:
     assert host.run(40.0).asks == 50
 
 
+def test_silence_in_between_does_not_end_the_rest() -> None:
+    host = Host(ratio=5.0).run(320.0)
+    assert host.asks == 0
+    host.ratio = None
+    host.run(20.0)
+    host.ratio = 5.0
+    assert host.run(60.0).asks == 0
+
+
 def test_nothing_is_asked_for_while_something_is_tried_here() -> None:
     """Memory, or its own best-effort servers: their turn comes first."""
     host = Host(ratio=5.0)
