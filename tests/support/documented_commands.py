@@ -396,6 +396,7 @@ NOT_OURS: Final = {
     "mariadb": _DATABASE,
     "mariadb-dump": _DATABASE,
     "mkdir": _ROOT,
+    "numa-rgpu-bench": "needs a device of OpenCL: tests/functional/host_agent/test_pocl.py runs it",
     "pytest": "the tests that it names are run by make test-long",
     "rally": "needs Rally's own environment: make rally runs it",
     "rsync": _ELSEWHERE,
