@@ -135,5 +135,5 @@ def _dialect() -> Dialect:
 def _begin(connection: Connection) -> None:
     """Begin as oslo.db does, but at once."""
     if "in_transaction" not in connection.info:
-        connection.connection.execute("BEGIN")  # type: ignore[attr-defined]
+        connection.connection.execute("BEGIN")
         connection.info["in_transaction"] = True

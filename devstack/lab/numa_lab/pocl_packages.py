@@ -126,7 +126,7 @@ def _written(package: _Package, built: str, folder: Path, log: Path) -> Path:
         )
         _put(root, "/DEBIAN/control", control.encode())
         found = folder / f"{package.name}_{version}_{architecture}.deb"
-        argv = ["dpkg-deb", "--root-owner-group", "--build", root, found]
+        argv: list[str | Path] = ["dpkg-deb", "--root-owner-group", "--build", root, found]
         run_logged(f"making {found.name}", argv, log)
     return found
 
