@@ -1028,18 +1028,23 @@ class Life:
         assert sorted(world.trusts.deleted) == ["a", "b"]
 
 
+@pytest.fixture(scope="module")
+def places(placement, tmp_path_factory):
+    """In how many places of jobs' lives an engine can stop."""
+    counting = Stops()
+    Life(tmp_path_factory.mktemp("undisturbed"), placement, counting, pauses=False).live()
+    return counting.seen
+
+
 @pytest.mark.parametrize("pauses", [False, True], ids=["dies", "pauses"])
 @pytest.mark.parametrize(
-    "share", [0.005, pytest.param(1.0, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
+    "share", [0.003, pytest.param(1.0, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
 )
 def test_whenever_an_engine_stops_nothing_is_lost_doubled_or_left(
-    tmp_path, placement, share, pauses
+    tmp_path, placement, places, share, pauses
 ):
     """kill -9, or a pause, at requests and transactions of jobs' lives: at a seeded share of them, or at each."""
-    counting = Stops()
-    Life(_folder(tmp_path, "first"), placement, counting, pauses=pauses).live()
-    chosen = random.Random(16).sample(range(counting.seen), round(share * counting.seen))
-    for at in chosen:
+    for at in random.Random(16).sample(range(places), round(share * places)):
         stops = Stops(at)
         Life(_folder(tmp_path, str(at)), placement, stops, pauses=pauses).live()
         assert stops.seen > at, "one has stopped"
