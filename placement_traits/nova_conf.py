@@ -10,6 +10,7 @@ from oslo_config import cfg
 
 from placement_traits.errors import InvalidValueError
 from placement_traits.findings import Finding, Level, verdict
+from placement_traits.words import counted
 
 FILTER: Final = "nova_numa_ext.scheduler.NumaExtFilter"
 WEIGHER: Final = "nova_numa_ext.scheduler.NumaExtWeigher"
@@ -158,8 +159,8 @@ def _candidates(limit: int, domains: Sequence[int], groups: Sequence[int]) -> Fi
         share = min(1.0, limit / every)
         able = sum(candidates > 0 for candidates in each)
         hosts = sum(1 - (1 - share) ** candidates for candidates in each) / able
-        what = f"{hosts:.0%} of {able} hosts"
-        kind = f"LC flavors with {count} NUMA node{'s' if count > 1 else ''}"
+        what = f"{hosts:.0%} of {counted(able, 'host')}"
+        kind = f"LC flavors with {counted(count, 'NUMA node')}"
         seen.append(f"{kind} see {what}")
         needed = min(every, math.ceil(RIGHT_HOSTS * every / able))
         if limit < needed:

@@ -25,6 +25,7 @@ from host_agent.observe.calibration.timing import TimingProfiler, TimingSettings
 from host_agent.util.single_instance import single_instance
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.topology import HostTopology
+from placement_traits.words import counted
 
 _NOT_BESIDE: Final = (
     "it would take the measurement's groups away; stop it (systemctl stop numa-host-agent)"
@@ -174,8 +175,8 @@ def _check_idle(conf: Configuration) -> None:
         source.close()
     if running:
         raise CapabilityMissingError(
-            f"{running} servers run on this host and would share all CPUs and memory bandwidth with the measurement: "
-            "move them away first, or measure beside them with --force"
+            f"The measurement shares the CPUs and memory bandwidth of this host with {counted(running, 'server')}: "
+            "move what runs here away first, or measure beside it with --force"
         )
 
 

@@ -35,6 +35,7 @@ from placement_traits.errors import CapabilityMissingError, NumaExtError
 from placement_traits.findings import Finding, Level, verdict
 from placement_traits.oslo_options import ConfigurationError
 from placement_traits.regular_file import open_regular
+from placement_traits.words import counted
 
 if TYPE_CHECKING:
     from placement_traits.client import PlacementClient
@@ -128,12 +129,14 @@ def _mode(paths: HostPaths) -> Iterator[Finding]:
     if kept is None:
         return
     if kept.text != Mode.ENFORCE:
-        why = "options of [agent], [pinning], [memory], [rdt], [slo]"
+        why = "so says its configuration, by [agent]mode or the mode of a feature"
         if kept.placement_mode is not Mode.ENFORCE:
             why = f"the mode in Placement says {kept.placement_mode or 'nothing yet'}"
         yield Finding("mode", Level.DEGRADED, f"{kept.text}: nothing of that is enforced; {why}")
     elif kept.waiting:
-        yield Finding("mode", Level.GOOD, f"enforce; {len(kept.waiting)} servers wait")
+        yield Finding(
+            "mode", Level.GOOD, f"enforce; waiting: {counted(len(kept.waiting), 'server')}"
+        )
     else:
         yield Finding("mode", Level.GOOD, "enforce")
 
@@ -146,7 +149,9 @@ def _denied(conf: Configuration) -> Iterator[Finding]:
         yield Finding("deny list", Level.BROKEN, str(error))
         return
     number = len(listed.servers())
-    yield Finding("deny list", Level.GOOD, f"{number} servers in {conf.agent.deny_servers}")
+    yield Finding(
+        "deny list", Level.GOOD, f"{counted(number, 'server')} in {conf.agent.deny_servers}"
+    )
 
 
 def _metrics(conf: Configuration) -> Iterator[Finding]:
@@ -183,7 +188,9 @@ def _libvirt(conf: Configuration, paths: HostPaths) -> Iterator[Finding]:
     try:
         with _connected(conf) as source:
             number = len(source.domains())
-            yield Finding("libvirt", Level.GOOD, f"{source.hostname()}, {number} domains")
+            yield Finding(
+                "libvirt", Level.GOOD, f"{source.hostname()}, {counted(number, 'domain')}"
+            )
     except NumaExtError as error:
         yield Finding("libvirt", Level.BROKEN, str(error))
         return
@@ -202,7 +209,7 @@ def _helper(conf: Configuration) -> Iterator[Finding]:
         client.Helper(path, edition.of(conf), _HELPER_S).greet()
         problem = _unserved(conf)
     except NumaExtError as error:
-        problem = f"{error}. Without it the agent does not throttle"
+        problem = f"{error}. Without the helper the agent pins, partitions and moves nothing"
     bad = Level.BROKEN if conf.rdt.enabled else Level.DEGRADED
     yield verdict("helper", not problem, f"answers on {path}", problem, bad)
 

@@ -8,6 +8,7 @@ from osc_lib.command import command
 
 from nova_numa_ext.cli import flavor_request, formatting
 from nova_numa_ext.policy.numa.capacity import HostCapacity, obstacles
+from placement_traits.words import counted
 
 _UNKNOWN: Final = (
     "Placement does not know NUMA cells (free CPUs and memory may be scattered over nodes), disks, server groups, "
@@ -52,13 +53,11 @@ class ShowCapacity(_Capacity, command.ShowOne):  # type: ignore[misc]
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Return names and values; an invalid flavor raises InvalidRequestError with its sentences."""
         about, hosts = self.read(parsed_args)
-        found = [
-            {"what": str(each.term), "hosts": each.hosts, "more": each.more}
-            for each in obstacles(hosts)
-        ]
+        there = [*obstacles(hosts)]
+        found = [{"what": str(each.term), "hosts": each.hosts, "more": each.more} for each in there]
         lines = "\n".join(
-            f"{each['what']}: {each['hosts']} hosts, {each['more']} more without it"
-            for each in found
+            f"{each.term}: {counted(each.hosts, 'host')}, {each.more} more without it"
+            for each in there
         )
         rows = {
             "flavor": about.flavor,

@@ -16,6 +16,7 @@ from placement_traits.names import NeighbourTrait, ObserveTrait, RdtTrait, TierT
 from placement_traits.pools import Pool
 from placement_traits.request import InvalidRequestError, concerns_us, parse
 from placement_traits.snapshot import FleetSnapshot
+from placement_traits.words import counted
 
 _CHECKED_SPECS: Final = (2, 86)  # from here on nova-api checks extra specs
 _NAMED: Final = 20  # hosts in a message
@@ -89,7 +90,7 @@ class CloudDoctor:
             if (state := found.get(host)) is not None and state not in agents.HERE
         }
         if not missing and not gone:
-            yield Finding("agents", Level.GOOD, f"{len(reporting)} hosts report")
+            yield Finding("agents", Level.GOOD, f"reports of {counted(len(reporting), 'host')}")
         if missing:
             yield Finding(
                 "agents",
@@ -133,7 +134,7 @@ def lent_gpus(lent: Sequence[Pool], fleet: FleetSnapshot) -> Iterator[Finding]:
     yield verdict(
         "remote GPUs",
         not twice,
-        f"{sum(len(pool.gpus) for pool in lent)} GPUs of {len(lent)} pools",
+        f"{counted(sum(len(pool.gpus) for pool in lent), 'GPU')} of {counted(len(lent), 'pool')}",
         f"{named}: both the pool and nova give them to servers; take them out of [pci]device_spec or "
         "[devices]enabled_mdev_types of that nova-compute, or lend them no more",
         Level.BROKEN,
@@ -217,7 +218,11 @@ def _strict_flavors(flavors: Sequence[str], fleet: FleetSnapshot) -> Finding:
     hosts = _by_name(fleet)
     without = [h.name for h in hosts if not any(d.neighbourhood is not None for d in h.l3)]
     if not without and hosts:
-        return Finding("strict flavors", Level.GOOD, f"{len(hosts)} hosts offer what they ask for")
+        return Finding(
+            "strict flavors",
+            Level.GOOD,
+            f"what they ask for is offered by {counted(len(hosts), 'host')}",
+        )
     if len(without) < len(hosts):
         text = f"do not go to {_some(without)}: the agents there offer no {names.LLC_NEIGHBOURHOOD}; upgrade them"
         return Finding("strict flavors", Level.DEGRADED, text)

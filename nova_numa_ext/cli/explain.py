@@ -14,6 +14,7 @@ from nova_numa_ext.policy.numa.score import Score
 from nova_numa_ext.policy.numa.whatif import Answer
 from nova_numa_ext.policy.terms import sentence
 from placement_traits.errors import NumaExtError, cut
+from placement_traits.words import counted
 
 _MOST_CANDIDATES: Final = 3  # of one host, those that are alike counted once
 
@@ -172,13 +173,14 @@ def _alternates_lines(entry: dict[str, Any]) -> Iterator[str]:
     for pick in entry["picks"]:
         if pick["server"] == entry["server"]:
             where = f", L3 {_numbers(pick['l3'])}" if pick["l3"] else ""
-            yield f"claimed  {pick['node'] or pick['host']}{where}; {entry['passed']} hosts passed as alternates"
+            passed = counted(entry["passed"], "host")
+            yield f"claimed  {pick['node'] or pick['host']}{where}; {passed} passed as alternates"
 
 
 def _filter_lines(entry: dict[str, Any]) -> Iterator[str]:
     view = entry["view"]
     age = "never read" if view["age_s"] is None else f"{view['age_s']} s old"
-    yield f"view     {view['state']}, {age}, {view['hosts']} hosts"
+    yield f"view     {view['state']}, {age}, {counted(view['hosts'], 'host')}"
     if "job" in entry:
         yield from _job_lines(entry["job"])
     if "group" in entry:
@@ -189,7 +191,7 @@ def _filter_lines(entry: dict[str, Any]) -> Iterator[str]:
     if modes:
         yield from _mode_lines(entry)
     judged = entry.get("judged", entry["hosts"])
-    yield f"filter   {entry['passed']} of {judged} hosts passed" + (
+    yield f"filter   {entry['passed']} of {counted(judged, 'host')} passed" + (
         f"; {entry['hosts'] - judged} more were not looked at" if judged < entry["hosts"] else ""
     )
     if not entry["problems"]:
@@ -208,7 +210,7 @@ def _filter_lines(entry: dict[str, Any]) -> Iterator[str]:
 def _job_lines(job: dict[str, Any]) -> Iterator[str]:
     """What the plan of a job says about its server."""
     if job["absent"]:
-        said = f"nova offers none of the {job['absent']} hosts of its plan, so any host will do"
+        said = f"nova offers no host of the {job['absent']} of its plan, so any host will do"
     elif job["planned"] is None:
         said = "its hosts are nova's choice: the server is moved, or nova refused several plans"
     else:
@@ -240,7 +242,7 @@ def _group_lines(group: dict[str, Any]) -> Iterator[str]:
 def _mode_lines(entry: dict[str, Any]) -> Iterator[str]:
     """What enforcing would have done on the hosts that are only observed or ranked."""
     counts = ", ".join(f"{count} {mode}" for mode, count in entry["modes"].items())
-    yield f"mode     {counts} of {entry['hosts']} hosts"
+    yield f"mode     {counts} of {counted(entry['hosts'], 'host')}"
     for group in entry["would_refuse"]:
         names = ", ".join(group["hosts"])
         more = "" if group["count"] <= len(group["hosts"]) else ", …"
@@ -289,8 +291,8 @@ def _weigh_lines(entry: dict[str, Any]) -> Iterator[str]:
     if entry["scores"] and "total" in entry["scores"][0]:
         yield f"best     {entry['scores'][0]['node']}: the highest total of all weighers"
     yield (
-        f"weigher  {hosts} hosts, best total first (score: weighted mean of the terms; -: unknown, taken as the mean; "
-        "total: others + multiplier * score)"
+        f"weigher  {counted(hosts, 'host')}, best total first (score: weighted mean of the terms; -: unknown, taken as "
+        "the mean; total: others + multiplier * score)"
     )
     if "would_choose" in entry:
         yield f"would be {entry['would_choose']}: the highest total if no host were only observed"
@@ -353,7 +355,8 @@ def answers_list(answers: Sequence[Answer]) -> list[dict[str, Any]]:
 
 def _answer_lines(answers: Sequence[Answer]) -> Iterator[str]:
     possible = sum(not answer.reasons for answer in answers)
-    yield f"{possible} of {len(answers)} hosts could take it now, best first; Placement was read for this answer"
+    hosts = counted(len(answers), "host")
+    yield f"{possible} of {hosts} could take it now, best first; Placement was read for this answer"
     width = max((len(answer.host.name) for answer in answers), default=0)
     for answer in answers:
         text = "; ".join(sentence(reason) for reason in answer.reasons) or "possible"

@@ -26,6 +26,7 @@ from placement_traits.errors import (
     ServiceUnavailableError,
 )
 from placement_traits.request import InvalidRequestError, parse
+from placement_traits.words import counted
 
 _NO_AGGREGATES: Final = (
     "numa-ext-explain: the user of [placement] may not list nova's host aggregates: scores are without their "
@@ -230,7 +231,7 @@ class _Explainer:
             servers = body["servers"] if body else []
         if len(servers) != 1:
             raise UnknownError(
-                f"{key}: no decision in {self._where}, and nova knows {len(servers)} such servers"
+                f"{key}: no decision in {self._where}, and nova knows {counted(len(servers), 'such server')}"
             )
         server: dict[str, Any] = servers[0]
         return server

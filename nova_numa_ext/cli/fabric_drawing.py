@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Final
 
 from placement_traits import names
+from placement_traits.words import counted
 
 _LINE: Final = 18
 _PAD: Final = 10
@@ -94,7 +95,7 @@ def _bar(leaf: DrawnLeaf, y: int, beside: int) -> Iterator[str]:
     for name, amount in leaf.held.items():
         yield _box(x, y, amount, _FILLS.get(name, "#999999"))
         x += _HOST * amount
-    said = [f"{sum(leaf.held.values())} of {leaf.hosts} hosts"]
+    said = [f"{sum(leaf.held.values())} of {counted(leaf.hosts, 'host')}"]
     said += [f"uplinks: {leaf.uplinks}"] * bool(leaf.uplinks)
     said += ["drained"] * leaf.is_drained
     yield _text(beside, y + _LINE - 4, "; ".join(said))

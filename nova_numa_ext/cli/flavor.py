@@ -26,7 +26,7 @@ _SEPARATORS: Final = re.compile("[-.:]")
 class CheckFlavor(command.Lister):  # type: ignore[misc]
     """Check a flavor's extra specs alone and together, with the sentences of the API and the scheduler.
 
-    Ends with exit code 1 when something is wrong, not for a warning.
+    The exit code is 1 when something is wrong, not for a warning.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -220,7 +220,7 @@ class SimulateGroup(command.Lister):  # type: ignore[misc]
 
 
 def _add_group(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("group", metavar="<server group>", help="Server group, by uuid")
+    parser.add_argument("group", metavar="<server group>", help="Server group, by id")
 
 
 def _leafs_of(claim: Claim, state: FabricState) -> dict[str, int]:

@@ -41,7 +41,7 @@ class RepairGroup(command.Lister):  # type: ignore[misc]
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add group and dry run."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("group", metavar="<server group>", help="Server group, by uuid")
+        parser.add_argument("group", metavar="<server group>", help="Server group, by id")
         parser.add_argument("--dry-run", action="store_true", help="Change nothing, only show")
         return parser
 

@@ -246,7 +246,8 @@ class ReleaseLease(command.Lister):  # type: ignore[misc]
 class HostOff(command.Lister):  # type: ignore[misc]
     """Say that a host which does not report is off: its leases end, and the same is asked for of other hosts.
 
-    Only of a host whose power is off, or whose networks are: one that still runs goes on serving them.
+    Only of a host whose power is off, or whose networks are: one that still runs goes on serving them. One that runs
+    and is to be emptied is drained (the trait CUSTOM_NUMA_EXT_DRAINED of its pool), and its leases are moved.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -27,6 +27,7 @@ from placement_traits import pool_reader
 from placement_traits.client import PlacementClient
 from placement_traits.command_line import add_version, number_from
 from placement_traits.errors import ConflictError, NumaExtError
+from placement_traits.words import counted
 
 _DAY_S: Final = 86_400.0
 _OLDEST_DAYS: Final = 36_525.0
@@ -125,13 +126,13 @@ def _purge(conf: cfg.ConfigOpts, arguments: argparse.Namespace) -> int:
     deleted = 0
     while found := jobs.purge(before, _AT_ONCE):
         deleted += found
-    _say(f"{deleted} jobs that ended more than {arguments.older_than:g} days ago were deleted.")
+    _say(f"Deleted {counted(deleted, 'job')} that ended more than {arguments.older_than:g} d ago.")
     leases, gone = Leases(database), 0
     while found := leases.purge(before, _AT_ONCE):
         gone += found
     _say(
-        f"{gone} leases that ended more than {arguments.older_than:g} days ago were deleted, with the jobs of which "
-        "none is left."
+        f"Deleted {counted(gone, 'lease')} that ended more than {arguments.older_than:g} d ago, with the jobs of "
+        "which none is left."
     )
     return 0
 

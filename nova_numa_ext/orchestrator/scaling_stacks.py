@@ -47,6 +47,7 @@ from nova_numa_ext.orchestrator.store.scaling_members import ScalingMembers
 from nova_numa_ext.policy.elastic.decide import ScalingDecision
 from nova_numa_ext.policy.elastic.fleet import ElasticFleet
 from placement_traits.errors import NumaExtError
+from placement_traits.words import counted
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -79,7 +80,8 @@ class SeenStack:
             why = f": {stack.reason}" if stack.reason and not stack.is_moving else ""
             return f"stack {stack.name} is {stack.status}{why}"
         if self.size != len(self.made):
-            return f"stack {stack.name} says {self.size} servers, and {len(self.made)} of its are in the server group"
+            said = counted(self.size, "server")
+            return f"stack {stack.name} says {said}, and {len(self.made)} of its are in the server group"
         return ""
 
 
@@ -105,7 +107,7 @@ class StackActuator:
         resize = group.resize
         if resize is not None:
             raise StackNotReadyError(
-                f"stack {_template(group).name} comes from {resize.before} servers to {resize.after}"
+                f"stack {_template(group).name} comes from {counted(resize.before, 'server')} to {resize.after}"
             )
         seen = self._seen(group, self._trusts.stacks(group.trust))
         if seen.unready:
@@ -212,7 +214,7 @@ class _Resizing:
             return self.seen.unready
         if stack.went_back:
             return self._refused(
-                f"stack {stack.name} has gone back to {self.resize.before} servers: {stack.reason}"
+                f"stack {stack.name} has gone back to {counted(self.resize.before, 'server')}: {stack.reason}"
             )
         return self._given_up()
 

@@ -27,6 +27,7 @@ from nova_numa_ext.simulator.gpu.workload import (
 )
 from placement_traits.command_line import add_version
 from placement_traits.errors import InvalidValueError, NumaExtError
+from placement_traits.words import counted
 
 TABLE: Final = (
     "makespan_s",
@@ -247,7 +248,7 @@ def write_files(runs: Sequence[SimulationRun], source: dict[str, object], direct
         return
     from nova_numa_ext.simulator import plots
 
-    title = f"{source['jobs']} jobs, {source['fleet']}, {source['workload']} (modelled)"
+    title = f"{counted(int(str(source['jobs'])), 'job')}, {source['fleet']}, {source['workload']} (modelled)"
     plots.sorted_slowdowns(runs, directory / "slowdowns.png", title)
     if sum(len(graph.gpus) for graph in runs[0].graphs) <= 40:
         plots.timeline(runs, directory / "timeline.png", title)

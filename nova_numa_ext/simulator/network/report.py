@@ -22,6 +22,7 @@ from nova_numa_ext.simulator.network.mixes import LoggedJob, draw, mixes
 from nova_numa_ext.simulator.network.traffic import drawn
 from placement_traits.errors import InvalidValueError
 from placement_traits.fabric import Fabric, FabricKind, FabricNode
+from placement_traits.words import counted
 
 POLICIES: Final = (
     PolicyName.FIRST_AVAILABLE,
@@ -275,7 +276,7 @@ def _writing() -> Iterator[None]:
 
 def _write(found: Sequence[PolicyReplay], args: argparse.Namespace, fabric: Fabric) -> None:
     source = {
-        "fabric": f"{fabric.name}: {len(fabric.leafs)} leafs, {len(fabric.hosts)} hosts",
+        "fabric": f"{fabric.name}: {counted(len(fabric.leafs), 'leaf')}, {counted(len(fabric.hosts), 'host')}",
         "log": str(args.swf) if args.swf else f"mix {args.mix}, {args.jobs} jobs, seed {args.seed}",
         "queue": args.queue,
         "oversubscription": args.oversubscription,

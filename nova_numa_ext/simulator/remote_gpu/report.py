@@ -27,6 +27,7 @@ from nova_numa_ext.simulator.metrics import mean, percentile
 from nova_numa_ext.simulator.remote_gpu import drmaestro, shared_report
 from nova_numa_ext.simulator.remote_gpu.cluster import RemoteCluster, RemoteRun
 from placement_traits.errors import InvalidValueError
+from placement_traits.words import counted
 
 SETTINGS: Final = MappingProxyType(
     {
@@ -264,7 +265,7 @@ def _write(found: Sequence[RemoteReplay], args: argparse.Namespace) -> None:
         return
     from nova_numa_ext.simulator.remote_gpu import plots
 
-    title = f"{args.jobs} jobs of {args.cores} cores on {args.machines} machines (modelled)"
+    title = f"{counted(args.jobs, 'job')} of {counted(args.cores, 'core')} on {args.machines} machines (modelled)"
     plots.use_and_waiting(
         {each.setting: each.found.records for each in found}, args.output / "jobs.png", title
     )

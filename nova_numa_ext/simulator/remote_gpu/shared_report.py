@@ -36,6 +36,7 @@ from placement_traits.errors import InvalidValueError
 from placement_traits.fleet import Amount
 from placement_traits.names import GPU_SHARES, RemoteGpuApi, ServiceLevel
 from placement_traits.pools import Pool, PoolGpu, PoolNic
+from placement_traits.words import counted
 
 LEVELS: Final = MappingProxyType(
     {
@@ -297,7 +298,9 @@ def _write(found: Sequence[SharedReplay], args: argparse.Namespace) -> None:
         return
     from nova_numa_ext.simulator.remote_gpu import plots
 
-    title = f"{args.jobs} leases on {args.machines} machines, seed {args.seed} (modelled)"
+    title = (
+        f"{counted(args.jobs, 'lease')} on {args.machines} machines, seed {args.seed} (modelled)"
+    )
     plots.use_waiting_and_moves(
         {each.policy: each.found for each in found}, directory / "moves.png", title
     )

@@ -93,9 +93,9 @@ def test_only_jobs_that_ended_long_ago_are_purged(url, configure, capsys):
     waits, ended = jobs.create(new_job("waits")), jobs.create(new_job("ended"))
     jobs.move(ended, JobState.CANCELLED, (Reason(JobTerm.CANCELLED, "u"),), Actor("u"))
     assert main([conf, "purge", "--older-than", "1"]) == 0
-    assert capsys.readouterr().out.startswith("0 jobs")
+    assert capsys.readouterr().out.startswith("Deleted 0 jobs that ended more than 1 d ago")
     assert main([conf, "purge", "--older-than", "0"]) == 0
-    assert capsys.readouterr().out.startswith("1 jobs")
+    assert capsys.readouterr().out.startswith("Deleted 1 job that")
     assert [job.uuid for job in jobs.find()] == [waits.uuid]
 
 
@@ -106,7 +106,7 @@ def test_leases_that_ended_are_purged_with_jobs(url, configure, capsys):
     leases.change(leases.change(ended, life.release, Actor("u")), life.end, Actor("u"))
     assert main([configure(of_database(url)), "purge", "--older-than", "0"]) == 0
     out = capsys.readouterr().out
-    assert "\n1 leases" in out
+    assert "\nDeleted 1 lease that ended" in out
     assert "with the jobs of which none is left" in out
     assert leases.find() == [lives]
     assert [each.uuid for each in Jobs(Database(url)).find()] == [lives.job]

@@ -366,7 +366,7 @@ def test_capacity_is_a_table_that_fits_a_terminal_and_csv_and_yaml(cloud):
     nova = Compute([flavor("lc", LC)])
     for command in (ShowCapacity, ListCapacity):
         assert max(map(len, as_table(command, cloud, nova, "lc").splitlines())) <= 130
-    assert "classes_of_service: 1 hosts, 2 more without it" in as_table(
+    assert "classes_of_service: 1 host, 2 more without it" in as_table(
         ShowCapacity, cloud, nova, "lc"
     )
     csv = as_table(ListCapacity, cloud, nova, "lc", "-f", "csv")
@@ -472,7 +472,7 @@ def test_the_doctor_finds_a_healthy_cloud_good(cloud, tmp_path):
     assert code == 0
     assert {level for level, _ in found.values()} == {"good"}
     assert found["max_placement_results"][1] == (
-        "1000; LC flavors with 1 NUMA node see 100% of 1 hosts"
+        "1000; LC flavors with 1 NUMA node see 100% of 1 host"
     )
 
 
@@ -531,7 +531,7 @@ def test_the_doctor_does_not_count_agents_that_are_gone(cloud):
     cloud.publish("gone")
     cloud.publish("new")
     beat(cloud, "new")
-    assert findings(cloud, compute, "agents") == [("good", "5 hosts report")]
+    assert findings(cloud, compute, "agents") == [("good", "reports of 5 hosts")]
 
 
 def test_agents_are_installed_before_flavors_and_filter(cloud):
@@ -566,7 +566,7 @@ def test_the_doctor_says_that_agents_come_first_and_strict_flavors_after(cloud):
         cloud.host(name)
     assert examine(cloud, compute)[1]["strict flavors"] == (
         "good",
-        "2 hosts offer what they ask for",
+        "what they ask for is offered by 2 hosts",
     )
     cloud.older_agent("h2")
     level, detail = examine(cloud, compute)[1]["strict flavors"]
@@ -689,7 +689,7 @@ def test_a_drained_host_takes_no_new_server_and_every_command_says_why(cloud):
     row = run(ListHost, cloud, Compute([]))[1][0]
     assert (row["Agent"], row["Tiers"], row["CLOS"]) == ("drained", "-", "1/6")
     code, found = examine(cloud, ComputeApi([flavor("lc", LC)], ["h1"]))
-    assert (code, found["agents"]) == (0, ("good", "1 hosts report"))
+    assert (code, found["agents"]) == (0, ("good", "reports of 1 host"))
     assert found["host h1"] == (
         "degraded",
         "is drained: it takes no new servers with a tier until openstack numa host undrain",

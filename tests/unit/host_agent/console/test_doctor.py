@@ -321,17 +321,19 @@ def test_a_host_that_observes_is_named_with_who_let_it(host: Host) -> None:
     store.save(rollout_store.RolloutState(Mode.ENFORCE, {**whole, Feature.RDT: Mode.OBSERVE}))
     finding = host.check()["mode"]
     assert (finding.level, finding.detail.split(":")[0]) == (Level.DEGRADED, "observe rdt")
-    assert "options" in finding.detail
+    assert finding.detail.endswith(
+        "so says its configuration, by [agent]mode or the mode of a feature"
+    )
     store.save(rollout_store.RolloutState(Mode.OBSERVE, Modes.all(Mode.OBSERVE).of))
     assert "the mode in Placement says observe" in host.check()["mode"].detail
     store.save(rollout_store.RolloutState(Mode.ENFORCE, whole, ("a", "b")))
-    assert host.check()["mode"].detail == "enforce; 2 servers wait"
+    assert host.check()["mode"].detail == "enforce; waiting: 2 servers"
 
 
 def test_a_deny_list_with_a_slip_is_broken(host: Host) -> None:
     path = host.write("deny", "11111111-1111-4111-8111-111111111111\n")
     found = host.check(agent={"deny_servers": str(path)})["deny list"]
-    assert (found.level, found.detail) == (Level.GOOD, f"1 servers in {path}")
+    assert (found.level, found.detail) == (Level.GOOD, f"1 server in {path}")
     host.write("deny", "web1\n")
     found = host.check(agent={"deny_servers": str(path)})["deny list"]
     assert found.level is Level.BROKEN

@@ -295,5 +295,7 @@ def test_beside_running_servers_nothing_is_measured_unless_the_operator_insists(
     measured: list[object] = []
     monkeypatch.setattr(calibration_run, "calibrate", lambda *given, **_: measured.append(given))
     assert ctl.main([f"--config-file={conf(tmp_path)}", "calibrate"]) == 1
-    assert capsys.readouterr().err.startswith("2 servers run on this host")
+    assert capsys.readouterr().err.startswith(
+        "The measurement shares the CPUs and memory bandwidth of this host with 2 servers: "
+    )
     assert measured == []

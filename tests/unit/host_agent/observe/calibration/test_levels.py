@@ -155,7 +155,9 @@ def test_the_command_loads_no_host_on_which_servers_run(
 ) -> None:
     command.domains = ("a",)
     assert command() == 1
-    assert capsys.readouterr().err.startswith("1 servers run on this host")
+    assert capsys.readouterr().err.startswith(
+        "The measurement shares the CPUs and memory bandwidth of this host with 1 server: "
+    )
     assert command.cpus == {}
     assert command("--force") == 0
 
