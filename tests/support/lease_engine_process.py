@@ -2,7 +2,8 @@
 """An engine as a process of its own that carries leases on, over a Placement behind a port.
 
 ``python -m tests.support.lease_engine_process DATABASE_URL PLACEMENT_URL NAME TERM_S [FILE [HURRY_S]]``; where servers
-are FILE says, as JSON, without it all are on host c1. With HURRY_S a host is silent, and all is compared, after so long
+are FILE says, as JSON, without it all are on host c1. With HURRY_S a host is silent, and all is compared, after so
+long, and rounds and looks of leases are in the log of :mod:`.rounds_log`, beside FILE.
 """
 
 import json
@@ -26,6 +27,7 @@ from placement_traits.claim_store import ClaimStore
 from placement_traits.client import PlacementClient
 from placement_traits.service_manager import ServiceManager
 from tests.support.compute_api import ComputeApi, FakeHosts, FakeTrusts
+from tests.support.rounds_log import counted
 
 _ROUND_S = 0.2
 
@@ -75,6 +77,10 @@ def _main(url: str, placement_url: str, name: str, term_s: str, *more: str) -> i
         options,
         lasts_s=float(term_s),
     )
+    if hurry_s:
+        leases, folder = engine._leases, Path(placed).parent
+        for each in ("round", "look"):
+            setattr(leases, each, counted(folder, each, name, getattr(leases, each)))
     return service.run(engine, _ROUND_S, ServiceManager.of(os.environ))
 
 

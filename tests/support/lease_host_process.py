@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host's part of leases as a process of its own: ``python -m tests.support.lease_host_process HOST FOLDER URL FILE``.
 
-URL is that of the job service, FILE says which servers run on which hosts, as JSON.
+URL is that of the job service, FILE says which servers run on which hosts, as JSON. Its turns are in the log of
+:mod:`.rounds_log`, beside FILE.
 """
 
 import json
@@ -22,6 +23,7 @@ from placement_traits.errors import ServiceUnavailableError
 from placement_traits.pool_reporter import gpu_uuids
 from tests.support.lease_service import credential
 from tests.support.pools import pool
+from tests.support.rounds_log import counted
 
 PAUSE_S = 0.1
 REPORT_S = 1.0
@@ -59,6 +61,7 @@ def _main(host: str, folder: str, url: str, file: str) -> None:
         servers,
         own / "answer.json",
     ).turn
+    turn = counted(Path(file).parent, "turn", host, turn)
     while True:
         turn()
         time.sleep(PAUSE_S)
