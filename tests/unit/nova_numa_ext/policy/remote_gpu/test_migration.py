@@ -85,3 +85,20 @@ def test_copies_decide_how_much_a_slower_path_costs() -> None:
     assert sorted(ratios) == ratios
     assert run_time_ratio(1.0, 6.0, 6.0 * PAGEABLE_IN_VM) == 2.0
     assert run_time_ratio(0.0, 6.0, 0.1) == 1.0
+
+
+def test_each_region_costs_its_part_of_the_downtime() -> None:
+    """The same bytes in 1 and in 128 regions: the copy is the same, the rest is that of table 7.1."""
+    for name in ("1gbe", "fdr", "edr"):
+        network, size = FABRICS[name], 4 << 30
+        one, many = downtime_s(network, [size]), downtime_s(network, [size // 128] * 128)
+        assert many - one == pytest.approx(OTHER_S[name][-1] - OTHER_S[name][0])
+
+
+def test_a_fabric_without_a_row_has_that_of_its_kind() -> None:
+    assert other_s(FABRICS["fdr-pcie1"], 8) == other_s(FDR, 8)
+    assert other_s(FABRICS["vm-bridge"], 8) == other_s(ETHERNET, 8)
+
+
+def test_a_job_that_moves_stands_still_for_the_downtime() -> None:
+    assert moved_run_s(271, 80, 1 / 3, 2.5) == pytest.approx(moved_run_s(271, 80, 1 / 3) + 2.5)

@@ -158,6 +158,7 @@ def test_the_lowest_priority_goes_first_and_to_a_slower_gpu() -> None:
         lease("three", "p0", level="silver", priority=3),
         lease("one", "p1", level="silver", priority=1, memory_mb=200),
         lease("four", "p2", level="silver", priority=4),
+        lease("slow", "k20", 0.9, level="silver"),
     ]
     found = make_room(pool, leases, GpuSlice(1000), 5, now=0, settings=SETTINGS)
     assert found == LeaseMove("one", "p1", "k20")
