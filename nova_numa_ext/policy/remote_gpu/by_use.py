@@ -9,8 +9,9 @@ GPU that has room. Where none has, one lease of a lower priority goes off the fa
 that has; that is *demotion*, and the lease for which it is follows at the next look. GPUs whose model has no speed are
 left alone. Use that is not reported counts as none, for shares bound it.
 
-*swap* has no place here, for a lease holds all of its slice from its claim on: none is short of memory that another
-lease has.
+*swap* has no place here, for a lease holds all of its slice from its claim on, and Placement lets slices of a GPU not
+be more than its memory: none is short of memory that another lease has. What goes beyond a slice is refused where the
+transport enforces slices; where it does not, no transport tells that memory was short, so there is nothing to go by.
 
 A lease goes only to a GPU that its server reaches, with the interface, the cores and the bandwidth that it asked
 for, and that has room before any other has gone. Where one lease of a GPU that is to be emptied finds none, all of that
