@@ -43,7 +43,7 @@ _LOG: Final = logging.getLogger(__name__)
 _VERSION: Final = 1
 _REPORT_S: Final = 15.0
 
-HURRY_S: Final = 0.2
+HURRY_S: Final = 0.1
 """Seconds between two turns while a move waits for this host."""
 
 SOON_S: Final = 0.5
