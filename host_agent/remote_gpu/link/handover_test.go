@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"crypto/x509"
 	"encoding/json"
-	"fmt"
 	"math/rand"
 	"net"
 	"os"
@@ -18,7 +17,8 @@ import (
 
 // hold has a holder listen, as it does beside a server.
 func (h *house) hold() {
-	name := fmt.Sprintf("@numa-ext-test-%x", rand.Uint64())
+	name, err := unique("test-")
+	h.must(err)
 	listening, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: name})
 	h.must(err)
 	h.t.Cleanup(func() { listening.Close() })

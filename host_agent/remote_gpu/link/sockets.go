@@ -3,10 +3,10 @@
 package main
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand"
 	"net"
 	"os"
 	"strconv"
@@ -65,10 +65,21 @@ func reach(where string) (pipe, error) {
 		return dialVsock(uint32(port))
 	case "unix":
 		path, cid, _ := strings.Cut(address, "#")
-		mine := &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("@numa-ext-cid-%s-%x", cid, rand.Uint64())}
+		own, err := unique("cid-" + cid + "-")
+		if err != nil {
+			return nil, err
+		}
+		mine := &net.UnixAddr{Net: "unix", Name: own}
 		return net.DialUnix("unix", mine, &net.UnixAddr{Net: "unix", Name: path})
 	}
 	return nil, fmt.Errorf("%q is neither vsock:PORT nor unix:PATH#CID", where)
+}
+
+// unique returns the name of a socket that no other process has: math/rand draws the same in each, by Go before 1.20.
+func unique(name string) (string, error) {
+	var drawn [8]byte
+	_, err := rand.Read(drawn[:])
+	return fmt.Sprintf("@numa-ext-%s%x", name, drawn), err
 }
 
 // A standIn has Unix sockets in place of vsock: the CID is what the client's own address says.
