@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from numa_lab import link_build
 
 from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.conf.remote_gpus import RemoteGpuOptions
@@ -30,6 +31,7 @@ from placement_traits import names
 from placement_traits.names import TierTrait
 from placement_traits.pool_reporter import gpu_uuids
 from tests.functional.host_agent.conftest import _l3_ids, wait_for
+from tests.support.built_link import built_link
 from tests.support.built_pocl import built_pocl
 from tests.support.pocl_server import write_pocl
 
@@ -46,6 +48,7 @@ NEEDED = (
 QEMU_USER = "daemon"  # neither root nor the agent's, so that the kernel asks for capabilities
 AGENT, HELPER = "numa-host-agent.service", "numa-host-agent-helper.service"
 LEASES = "numa-host-agent-leases.service"
+GUEST = "numa-ext-rgpu-guest.service"
 LANES = "numa-host-agent-lanes.service"
 WITHDRAW = "numa-host-agent-withdraw.service"
 NET_ADMIN = 1 << 12
@@ -660,6 +663,32 @@ def test_removing_the_package_ends_leases_whose_unit_was_stopped_or_not(
         lending.run("mount", "--bind", "/bin/true", str(policy))
     lending.run("/bin/sh", "/run/story/source/debian/numa-host-agent.prerm", "remove")
     gone_for_good(lending, leased)
+
+
+def test_the_unit_of_a_guest_waits_for_a_device_without_any_right(tmp_path: Path) -> None:
+    """As its package starts it in an image: no host has plugged a vsock device in here, and none will."""
+    with machine(tmp_path) as found:
+        found.run("ip", "link", "set", "lo", "up")
+        shutil.copy(built_link() / link_build.PROGRAM, tmp_path)
+        found.run("install", f"/media/{link_build.PROGRAM}", "/usr/bin/")
+        found.run("systemctl", "start", GUEST)  # returns before the program is executed
+        wait_for(lambda: found.status(GUEST)["Name"].startswith("numa-ext"), "its program", 30)
+        status = found.status(GUEST)
+        assert "0" not in status["Uid"].split()
+        assert {int(status[kind], 16) for kind in ("CapEff", "CapPrm", "CapBnd")} == {0}
+        assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+        folder = "/run/numa-ext-rgpu"
+        assert found.run("stat", "--dereference", "--format=%a", folder) == "755"
+        before = found.main_pid(GUEST)
+        time.sleep(5)  # it looks each second
+        assert (found.state(GUEST), found.main_pid(GUEST)) == ("active", before)
+        assert found.run("ls", "-d", folder) == folder
+        listening = found.run("ss", "--listening", "--no-header", "--tcp", "--udp")
+        assert listening == "", "it has no lease to open a port for"
+        found.run("systemctl", "stop", GUEST)
+        assert found.run("ls", "-d", folder, check=False) == "", "what it wrote has gone with it"
+        users = found.run("getent", "passwd", "numa-ext-rgpu-guest", check=False)
+        assert users == "", "so has its user"
 
 
 @pytest.fixture
