@@ -210,7 +210,8 @@ class RemoteGpuOptions(Section):
     )
     interval_s: float = option(
         2.0,
-        "Seconds between two questions to the job service; each pause is up to a quarter longer or shorter.",
+        "Seconds between two questions to the job service; each pause is up to a quarter longer or shorter. While "
+        "something is missing to a lease that is new here, it is half a second, for ten seconds.",
         minimum=0.5,
         change="the job service is loaded by its hosts (raise)",
         leave="a lease should be attached within seconds",

@@ -4,7 +4,8 @@
 The service does not wait: a host asks every few seconds with the ETag of the last answer, each pause a random part
 longer or shorter, so that hosts do not ask in step. It reports what has changed at once, and otherwise often enough not
 to be taken for silent. A host on which nothing asks for a remote GPU, and of which the service has asked nothing,
-*rests*: it asks and reports much less often, until its own servers change, or a question or a report is lost.
+*rests*: it asks and reports much less often, until its own servers change, or a question or a report is lost. One whose
+server asks for a lease and has none yet, or whose lease has no client yet, asks often for a while.
 
 A server that has stopped and runs again between two turns, as by a quick hard reboot, has another domain: it is
 reported as one that does not run until the service's answer says that it is not attached any more, so that its lease
