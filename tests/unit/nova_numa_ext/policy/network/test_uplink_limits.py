@@ -47,3 +47,13 @@ def test_a_limit_that_nobody_asks_for_ends(uplink: int, before: LeafLimit | None
         assert after is None or before.best_effort < after.best_effort < uplink
         before = after
     raise AssertionError(before)
+
+
+def test_who_is_at_the_limit_would_send_more() -> None:
+    """TCP sends a little less than it may: that is no room for all to send as much as goes."""
+    asked = NetworkDemand(asked=1000)
+    before = LeafLimit(1000, 4500)
+    held = [NetworkDemand(0, 4300), NetworkDemand(0, 4300)]
+    assert limit(10_000, [asked, *held], before, 0.3) == before
+    freed = [NetworkDemand(0, 4300), NetworkDemand(0, 2000)]
+    assert limit(10_000, [asked, *freed], before, 0.3) == LeafLimit(1000, 7000)
