@@ -16,7 +16,8 @@ def line(settings: Settings) -> str:
     pocl, link = pocl_build.cached(settings), link_build.cached(settings)
     missing = [name for name, found in (("pocl", pocl), ("link", link)) if found is None]
     if pocl is None or link is None:
-        return f"Remote GPU: not built: {' and '.join(f'{settings.command} {each}' for each in missing)}."
+        builds = " and ".join(f"{settings.command} {each}" for each in missing)
+        return f"Remote GPU: not used, for it is not built: {builds} (minutes, once), then {settings.command} show."
     log = settings.log / "remote-gpu.log"
     program = settings.source / "remote_gpu.py"
     files = (link / link_build.PROGRAM, pocl.server, pocl.layer, pocl.vendors, pocl.bench)
@@ -39,6 +40,6 @@ def line(settings: Settings) -> str:
     found = json.loads(ran.stdout)
     return (
         f"Remote GPU: a program of OpenCL has computed {found['rounds']} rounds by a lease of this machine, all "
-        f"numbers right: guest, doorman, TLS 1.3,\n            gateway, pocld in namespaces of its own. The device is "
-        f"the processor, a Unix socket stands for vsock; attached {found['attached_s']} s after the lease's start."
+        "numbers right: by\n      guest, doorman, TLS 1.3, gateway and a pocld in namespaces of its own. The device is "
+        f"the processor, a Unix\n      socket stands for vsock. Attached {found['attached_s']} s after its start."
     )

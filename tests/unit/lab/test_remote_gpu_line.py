@@ -35,11 +35,13 @@ def test_what_is_not_built_is_named_with_what_builds_it(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(link_build, "cached", lambda _settings: tmp_path)
-    assert remote_gpu_line.line(settings) == f"Remote GPU: not built: {settings.command} pocl."
-    monkeypatch.setattr(link_build, "cached", lambda _settings: None)
-    assert remote_gpu_line.line(settings).endswith(
-        f"{settings.command} pocl and {settings.command} link."
+    show = f"{settings.command} show."
+    assert remote_gpu_line.line(settings) == (
+        f"Remote GPU: not used, for it is not built: {settings.command} pocl (minutes, once), then {show}"
     )
+    monkeypatch.setattr(link_build, "cached", lambda _settings: None)
+    both = f"{settings.command} pocl and {settings.command} link"
+    assert f"{both} (minutes, once)" in remote_gpu_line.line(settings)
 
 
 def test_what_was_computed_is_said(running: Program) -> None:
