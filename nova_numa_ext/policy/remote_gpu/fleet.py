@@ -39,6 +39,7 @@ class GpuWork:
     :param alone_s: expected run time with GPUs of its own host, seconds
     :param remote_slowdown: run time with GPUs of another host over that, at least 1
     :param network_factor: run time under full load of the network over that alone, less 1
+    :param network_always: it uses the network of its own host wherever its GPUs are
     :param rounds: rounds that it has waited
     :param postponed: how often it was left out because the network was too busy
     :param preferred: hosts that its servers should be on; none: all are alike
@@ -58,6 +59,7 @@ class GpuWork:
     alone_s: float = 1.0
     remote_slowdown: float = 1.0
     network_factor: float = 0.0
+    network_always: bool = False
     rounds: int = 0
     postponed: int = 0
     preferred: tuple[str, ...] = ()

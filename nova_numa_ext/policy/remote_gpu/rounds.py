@@ -185,6 +185,7 @@ class _Round:
         ends = [
             end for pair in zip(owners, gpus, strict=True) if pair[0] != pair[1] for end in pair
         ]
+        ends += hosts if work.network_always else []
         if not ends:
             return False
         load = float(self.room.load[ends].max())
@@ -211,14 +212,16 @@ class _Round:
             stays = self._stays(work)
             what = (
                 *(work.cores, work.memory_mb, work.gpus, work.part, work.api),
-                *(stays, work.network_factor),
+                *(stays, work.network_factor, work.network_always),
             )
             kind = kinds.setdefault(what, len(kinds))
             if kind == len(room):
                 here = self._slices(work) // work.gpus
                 found = self.room.for_servers(work)
                 room.append(np.minimum(found, here) if stays else found)
-                cost.append(np.where(here == 0, self._network_cost(work) + _NO_GPU_HERE, 0.0))
+                network = self._network_cost(work)
+                local = network if work.network_always else 0.0
+                cost.append(np.where(here == 0, network + _NO_GPU_HERE, local))
             utility = work.goal.utility(work.alone_s)
             preferred = [self.room.index[h] for h in work.preferred if h in self.room.index]
             here_cost = place_cost(utility, PREFERRED)

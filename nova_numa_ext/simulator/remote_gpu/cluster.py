@@ -6,8 +6,9 @@ until its work is done. Nothing is moved or stopped. GPUs are stranded because C
 hosts for some time, never because the simulator says so.
 
 A job with a GPU of another host runs slower: by its ``remote_slowdown``, and by ``1 + load * network_factor`` with the
-load of the busier of the two network interfaces, which is what others send plus a share of each remote GPU. Speeds are
-computed again whenever a job starts or ends (Amaral 2019, section 5.4.4).
+load of the busier of the two network interfaces, which is what others send plus a share of each remote GPU. A job that
+uses the network always is slowed by that of its own host with local GPUs, too, but not by ``remote_slowdown``. Speeds
+are computed again whenever a job starts or ends (Amaral 2019, section 5.4.4).
 """
 
 import math
@@ -124,7 +125,8 @@ class _Waiting:
 class _Active:
     """A job that runs.
 
-    :ivar nics: hosts at both ends of each remote GPU; read at each start and end of any job
+    :ivar nics: hosts at both ends of each remote GPU, and its own where it uses the network always; read at each start
+        and end of any job
     """
 
     submission: RemoteSubmission
@@ -142,10 +144,12 @@ class _Active:
             if leased.host != server.host
             for end in (server.host, leased.host)
         )
+        if self.submission.work.network_always:
+            self.nics += tuple(server.host for server in self.servers if not server.remote)
 
     @property
     def remote(self) -> int:
-        return len(self.nics) // 2
+        return sum(server.remote for server in self.servers)
 
 
 @dataclass(slots=True)
@@ -300,7 +304,8 @@ class RemoteCluster:
             if job.nics:
                 mine, work = job.submission.network_share, job.submission.work
                 load = min(1.0, max(map(sent.__getitem__, job.nics)) - mine)
-                job.rate = 1 / expected_s(work.remote_slowdown, load, 1.0, work.network_factor)
+                alone = work.remote_slowdown if job.remote else 1.0
+                job.rate = 1 / expected_s(alone, load, 1.0, work.network_factor)
 
     def _take(self, work: GpuWork, servers: Sequence[PlacedServer], sign: int) -> None:
         for server in servers:

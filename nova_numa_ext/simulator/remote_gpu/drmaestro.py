@@ -82,13 +82,20 @@ def cpu_work(
 
 
 def jobs(
-    count: int, cores: int, mean_s: float, shape: float, draw: random.Random
+    count: int,
+    cores: int,
+    mean_s: float,
+    shape: float,
+    draw: random.Random,
+    *,
+    network_always: bool = False,
 ) -> list[RemoteSubmission]:
     """Return a workload; the goal of each job is to end within twice the mean run time.
 
     :param cores: of each job
     :param mean_s: mean run time, seconds
     :param shape: of the gamma distribution of run times: 1 is wide, 4 narrow, 100 almost equal
+    :param network_always: they use the network as much with GPUs of their own host
     """
     now = 0.0
     found = []
@@ -105,6 +112,7 @@ def jobs(
             alone_s=mean_s,
             remote_slowdown=REMOTE_SLOWDOWN,
             network_factor=network_factor(name),
+            network_always=network_always,
         )
         run_s = draw.gammavariate(shape, mean_s / shape)
         found.append(RemoteSubmission(now, work, run_s, NETWORK_SHARES[name][0]))

@@ -168,6 +168,9 @@ def test_a_busy_network_is_avoided_and_then_waited_for_ten_times() -> None:
     assert run([work], [cpu, busy]).placed
     assert run([replace(work, postponed=9)], [cpu, busy], AWARE).waiting
     assert run([replace(work, postponed=10)], [cpu, busy], AWARE).placed
+    own = [host("own", cores=4, gpus=1, load=0.9)]
+    assert run([work], own, AWARE).placed, "its own GPU is not on the network"
+    assert run([replace(work, network_always=True)], own, AWARE).waiting == {"j": WaitsFor.NETWORK}
 
 
 def test_a_gpu_of_the_same_host_needs_no_network() -> None:

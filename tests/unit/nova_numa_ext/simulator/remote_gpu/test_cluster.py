@@ -116,6 +116,20 @@ def test_a_network_aware_queue_avoids_busy_interfaces() -> None:
     assert busy.slowdown == pytest.approx(2.0)
 
 
+def test_jobs_that_use_the_network_always_are_slowed_beside_their_own_gpu_too() -> None:
+    """And a network-aware queue puts them where it is idle, remote GPUs or not."""
+    hosts = [host("busy", 1, 1, load=1.0), host("idle", 1, 1)]
+    for settings in (ONE_PHASE, TWO_PHASES):
+        (local,) = RemoteCluster(hosts, [submission("j")], [], with_highs, settings).run().records
+        assert (local.remote, local.slowdown) == (0, pytest.approx(1.0))
+        always = [submission("j", network_always=True), submission("k", network_always=True)]
+        found = RemoteCluster(hosts, always, [], with_highs, settings).run()
+        assert sorted(each.slowdown for each in found.records) == pytest.approx([1.0, 2.0])
+        aware = replace(settings, network_aware=True)
+        (first,) = RemoteCluster(hosts, always[:1], [], with_highs, aware).run().records
+        assert (first.remote, first.slowdown) == (0, pytest.approx(1.0))
+
+
 def test_a_job_that_no_cluster_places_ends_the_simulation_with_its_name() -> None:
     with pytest.raises(StarvedError, match="large"):
         RemoteCluster(
