@@ -87,7 +87,7 @@ def write(made: Pocl, folder: Path, log: Path) -> list[Path]:
         "ocl-icd-libopencl1 | libopencl1",
         "numa-ext-rgpu-guest, numa-rgpu-bench",
         "remote GPUs in servers by OpenCL (PoCL)",
-        "The library by which programs of OpenCL use GPUs that numa-ext-rgpu-guest finds.",
+        "The library by which programs of OpenCL use GPUs that numa-ext-rgpu-guest\n finds.",
     )
     server = _Package(
         "numa-ext-pocld",
