@@ -312,8 +312,9 @@ class EngineOptions(Section):
     )
     leaf_uplinks_interval_s: float = option(
         30.0,
-        "Seconds between two looks at what agents ask for: how late best-effort servers of other hosts are slowed, "
-        "beside as many seconds of their agents. A limit that no host asks for any more grows by a quarter each time.",
+        "Seconds between two looks at what agents ask for. Best-effort servers of other hosts are slowed after two "
+        "of them, and up to a minute that their agents take. A limit that no host asks for any more grows by a quarter "
+        "each time.",
         minimum=5.0,
         maximum=60.0,
         change="Placement is loaded by it (raise), or half a minute is too late (lower)",
