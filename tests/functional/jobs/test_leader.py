@@ -114,6 +114,21 @@ def test_what_was_decided_in_one_term_is_not_done_in_a_later_one(database, expir
         engine.check(early)
 
 
+def test_no_transaction_of_a_term_that_is_over_ends_in_a_later_one_of_the_same_engine(
+    database, expire
+):
+    first, second = Election(database, "first"), Election(database, "second")
+    over = first.campaign()
+    expire()
+    second.campaign()
+    expire()
+    now = first.campaign()
+    with database.transaction() as connection, pytest.raises(NotLeaderError):
+        over.fence(connection)
+    with database.transaction() as connection:
+        now.fence(connection)
+
+
 def test_a_heartbeat_keeps_a_term_however_long_a_round_takes(database):
     first, second = Election(database, "first", lasts_s=2.0), Election(database, "second")
     term, heartbeat = first.campaign(), Heartbeat(first)
