@@ -230,6 +230,9 @@ def arguments(settings: Settings, out: Path) -> dict[str, Any]:
         "image": "toucher",
         "server": {"nics": "none"},
         "plain_host": LOCAL_NAME,
+        # The local compute has one processor that is not dedicated, shared by four: room for four servers of one.
+        "at_once": 4,
+        "arrivals_host": "h1",
         "managed_host": "h1",
         "disk": 0,
         "read_back": f"{lab} /usr/bin/python3 -I -S {read_back}",
