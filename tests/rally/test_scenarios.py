@@ -492,7 +492,7 @@ def test_f_003_40_groups_that_share_uplinks_are_counted(
     made = scenario(scenarios.PlaceGroups)
     made.run(image="i", flavor="lc", groups=[2, 3, 1], topology="topology {group}")
     assert sorted(fabric) == sorted(WHERE)
-    checker = SLAChecker({"sla": {"numa_ext_sharing": {"max": most, "at_least": 3}}})
+    checker = SLAChecker({"sla": {"numa_ext_sharing": {"max": most, "at_least": 2}}})
     checker.add_iteration({"output": made._output, "atomic_actions": []})
     assert [result["success"] for result in checker.results()] == [passes]
     table, text = made._output["complete"]
