@@ -177,6 +177,9 @@ def limited_leafs(client: PlacementClient) -> frozenset[str]:
 
 def remove(client: PlacementClient, host: str) -> None:
     """Have nothing said of a host: a beat goes after its children only."""
+    found = client.provider_named(provider(host))
+    if found is None or found["uuid"] != provider_uuid(host):
+        return
     try:
         client.delete(f"/resource_providers/{provider_uuid(host)}")
     except NotFoundError:

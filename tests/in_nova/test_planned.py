@@ -44,7 +44,7 @@ class Planned(NovaCloud):
         absent = 0
         for name in names:
             server = self.job_server(name)
-            is_absent = "nova offers none of the 1 hosts of its plan" in self.explain(server)
+            is_absent = "nova offers no host of the 1 of its plan" in self.explain(server)
             assert is_absent == (self.host_of(server) != name)
             absent += is_absent
         assert absent

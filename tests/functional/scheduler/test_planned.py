@@ -85,7 +85,7 @@ def test_a_plan_of_which_nova_offers_no_host_leaves_the_choice_to_nova(three, ca
     assert (job["absent"], job["left_out"]) == (2, 0)
     [server] = three.last_servers
     explain_command.main([server, "--journal", str(three.journal_path)])
-    assert "nova offers none of the 2 hosts of its plan" in capsys.readouterr().out
+    assert "nova offers no host of the 2 of its plan" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
