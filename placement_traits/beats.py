@@ -185,19 +185,13 @@ def hosts(client: PlacementClient) -> frozenset[str]:
 
 def remove(client: PlacementClient, host: str) -> bool:
     """Remove a host's beat, whose children have gone; tell whether it had one. An agent that runs there beats again."""
-    if not is_there(client, host):
-        return False
-    try:
-        client.delete(f"/resource_providers/{provider_uuid(host)}")
-    except NotFoundError:
-        return False
-    return True
+    path = f"/resource_providers/{provider_uuid(host)}"
+    return is_there(client, host) and client.discard(path)
 
 
 def is_there(client: PlacementClient, host: str) -> bool:
     """Return whether a host has a beat; a provider of another's with its name is none."""
-    found = client.provider_named(provider(host))
-    return found is not None and found["uuid"] == provider_uuid(host)
+    return client.has_provider(provider(host), provider_uuid(host))
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,11 @@ class PlacementClient:
         found = self.get(f"/resource_providers?name={quote(name)}")["resource_providers"]
         return found[0] if found else None
 
+    def has_provider(self, name: str, uuid: str) -> bool:
+        """Return whether a provider has both: one of another's that has the name alone is not meant."""
+        found = self.provider_named(name)
+        return found is not None and found["uuid"] == uuid
+
     def put(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Send a PUT and return the decoded body."""
         return self.call("PUT", path, body)
@@ -163,6 +168,14 @@ class PlacementClient:
     def delete(self, path: str) -> None:
         """Send a DELETE."""
         self.call("DELETE", path)
+
+    def discard(self, path: str) -> bool:
+        """Send a DELETE of what may be gone already; tell whether it was there."""
+        try:
+            self.delete(path)
+        except NotFoundError:
+            return False
+        return True
 
     def pause(self, attempt: int) -> None:
         """Wait before another try of something that other writers disturbed."""

@@ -27,6 +27,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from placement_traits import beats, names
+from placement_traits.beats import Clock
 from placement_traits.client import (
     GenerationConflictError,
     NotFoundError,
@@ -44,9 +45,6 @@ _PREFIX: Final = "network:"
 _NAMESPACE: Final = uuid.UUID("3d0d2d0e-6d54-4a3c-9a53-2f9b8e1f7a46")
 _TRIES: Final = 3
 _KNOWN_S: Final = 600.0  # a host hangs on another leaf when its plan is changed
-
-Clock = Callable[[], float]
-"""Seconds since 1970."""
 
 
 def provider(host: str) -> str:
@@ -177,13 +175,9 @@ def limited_leafs(client: PlacementClient) -> frozenset[str]:
 
 def remove(client: PlacementClient, host: str) -> None:
     """Have nothing said of a host: a beat goes after its children only."""
-    found = client.provider_named(provider(host))
-    if found is None or found["uuid"] != provider_uuid(host):
-        return
-    try:
-        client.delete(f"/resource_providers/{provider_uuid(host)}")
-    except NotFoundError:
-        return
+    own = provider_uuid(host)
+    if client.has_provider(provider(host), own):
+        client.discard(f"/resource_providers/{own}")
 
 
 class LeafReader:

@@ -10,7 +10,7 @@ import uuid
 from typing import Final
 
 from placement_traits import names
-from placement_traits.client import CODE_DUPLICATE, NotFoundError, PlacementClient, PlacementError
+from placement_traits.client import CODE_DUPLICATE, PlacementClient, PlacementError
 from placement_traits.errors import InvalidValueError
 from placement_traits.known_providers import RootMissingError, child_uuid
 from placement_traits.pool_tree import LentPool, gpu_provider, pool_tree
@@ -66,9 +66,7 @@ class PoolReporter:
         except RootMissingError:
             return None
         if not report.problems:
-            try:
-                self._client.delete(f"/resource_providers/{report.root_uuid}")
-            except NotFoundError:
+            if not self._client.discard(f"/resource_providers/{report.root_uuid}"):
                 LOG.debug("The pool of %s was gone before it was removed.", host)
             self._reporter.forget()
         return report

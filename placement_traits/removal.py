@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Final
 
 from placement_traits import beats, names, network_demand, server_costs
-from placement_traits.client import NotFoundError, PlacementClient, PlacementError
+from placement_traits.client import PlacementClient, PlacementError
 from placement_traits.known_providers import RootMissingError
 from placement_traits.pool_reporter import PoolReporter
 from placement_traits.reporter import Ours, Reporter
@@ -177,9 +177,7 @@ def forget(client: PlacementClient, words: Vocabulary) -> tuple[str, ...]:
 
 def _deleted(client: PlacementClient, path: str) -> bool:
     try:
-        client.delete(path)
-    except NotFoundError:
-        return True
+        client.discard(path)
     except PlacementError as error:
         if error.status != HTTPStatus.CONFLICT:
             raise

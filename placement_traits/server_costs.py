@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from placement_traits import beats, names
-from placement_traits.client import NotFoundError, PlacementClient
+from placement_traits.client import PlacementClient
 
 _PREFIX: Final = "cost:"
 _NAMESPACE: Final = uuid.UUID("f2c5e0a8-5f37-4c0e-9c1b-6c1b0c7f2d55")
@@ -70,7 +70,8 @@ class CostWriter:
         return dict.fromkeys(_children(self._client, self._host))
 
     def _delete(self, server: str) -> None:
-        _remove(self._client, _provider_uuid(provider(self._host, server)))
+        own = _provider_uuid(provider(self._host, server))
+        self._client.discard(f"/resource_providers/{own}")
 
     def _put(self, server: str, part: int, *, new: bool) -> None:
         name = provider(self._host, server)
@@ -99,14 +100,7 @@ def of_host(client: PlacementClient, host: str) -> dict[str, int]:
 def remove(client: PlacementClient, host: str) -> None:
     """Remove what the servers of a host cost: a beat goes after its children only."""
     for own in _children(client, host).values():
-        _remove(client, own)
-
-
-def _remove(client: PlacementClient, own: str) -> None:
-    try:
-        client.delete(f"/resource_providers/{own}")
-    except NotFoundError:
-        return
+        client.discard(f"/resource_providers/{own}")
 
 
 def _children(client: PlacementClient, host: str) -> dict[str, str]:

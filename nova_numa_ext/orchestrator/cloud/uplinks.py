@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from nova_numa_ext.policy.network.uplink_limits import limit
 from placement_traits import names, network_demand
+from placement_traits.beats import Clock
 from placement_traits.client import NotFoundError, PlacementClient
 from placement_traits.errors import ConflictError
 from placement_traits.leaf_limits import LeafLimit, NetworkDemand
-from placement_traits.network_demand import Clock
 
 _LOG: Final = logging.getLogger(__name__)
 
