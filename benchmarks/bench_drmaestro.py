@@ -21,7 +21,6 @@ from nova_numa_ext.simulator.remote_gpu.cluster import RemoteCluster, RemoteRun
 
 clock = time.process_time
 SEEDS = tuple(range(20_181, 20_186))
-SHAPES = {"wide": 1.0, "narrow": 4.0, "equal": 100.0}
 OFF, ON = RoundSettings(disaggregated=False), RoundSettings()
 OFF_AWARE = RoundSettings(disaggregated=False, network_aware=True)
 ON_AWARE = RoundSettings(network_aware=True)
@@ -57,7 +56,7 @@ class Experiment:
             self.jobs,
             self.cores,
             drmaestro.MEAN_RUN_S[self.jobs],
-            SHAPES[self.shape],
+            drmaestro.SPREADS[self.shape],
             draw,
             network_always=self.always,
         )
@@ -78,7 +77,7 @@ def curve(jobs: int, source: float, seeds: Sequence[int]) -> dict[str, float]:
     """Speed-ups for all spreads and cores a job on four machines."""
     report.progress(f"{jobs} jobs on 4 machines, speed-up of remote GPUs (Amaral 2019: {source})")
     figures, rows = {}, []
-    for shape in SHAPES:
+    for shape in drmaestro.SPREADS:
         row: list[object] = [shape]
         for cores in (1, 2, 3, 4):
             found = speedups(Experiment(jobs, cores, shape), seeds)
@@ -86,7 +85,11 @@ def curve(jobs: int, source: float, seeds: Sequence[int]) -> dict[str, float]:
             row.append(f"{mean(found):.3f} ({min(found):.3f}-{max(found):.3f})")
         rows.append(row)
     report.table(("run times", *(f"{n} cores a job" for n in (1, 2, 3, 4))), rows)
-    few = [figures[f"speedup_{jobs}_{shape}_{cores}cores"] for shape in SHAPES for cores in (1, 2)]
+    few = [
+        figures[f"speedup_{jobs}_{shape}_{cores}cores"]
+        for shape in drmaestro.SPREADS
+        for cores in (1, 2)
+    ]
     figures[f"speedup_{jobs}_le2cores"] = mean(few)
     figures[f"speedup_{jobs}_le2cores_min"] = min(few)
     figures[f"speedup_{jobs}_le2cores_max"] = max(few)

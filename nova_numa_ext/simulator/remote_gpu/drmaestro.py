@@ -26,6 +26,8 @@ LONG_S: Final = 800.0
 ARRIVALS_PER_S: Final = 16.0
 # Seconds of a GPU for a job, of 512 and of 64 jobs on 16 GPUs.
 MEAN_RUN_S: Final = MappingProxyType({64: 65.4, 512: 68.5, 4096: 68.5})
+# Shapes of the gamma distribution of run times.
+SPREADS: Final = MappingProxyType({"wide": 1.0, "narrow": 4.0, "equal": 100.0})
 # Figure 14: share of the run time on the network when the GPU is remote, alone and under full load. Hotspot has none.
 NETWORK_SHARES: Final = MappingProxyType(
     {
@@ -94,7 +96,7 @@ def jobs(
 
     :param cores: of each job
     :param mean_s: mean run time, seconds
-    :param shape: of the gamma distribution of run times: 1 is wide, 4 narrow, 100 almost equal
+    :param shape: of the gamma distribution of run times, as of :data:`SPREADS`
     :param network_always: they use the network as much with GPUs of their own host
     """
     now = 0.0

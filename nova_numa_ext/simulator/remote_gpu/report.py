@@ -36,8 +36,6 @@ SETTINGS: Final = MappingProxyType(
         "remote_aware": RoundSettings(network_aware=True),
     }
 )
-SPREADS: Final = MappingProxyType({"wide": 1.0, "narrow": 4.0, "equal": 100.0})
-"""Shapes of the gamma distribution of run times."""
 
 JOB_COLUMNS: Final = (
     "setting",
@@ -115,7 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--spread",
-        choices=[*SPREADS],
+        choices=[*drmaestro.SPREADS],
         default="narrow",
         help="Of the run times (default: %(default)s)",
     )
@@ -177,7 +175,9 @@ def replays(
             progress(name, ended, args.jobs)
 
         draw = random.Random(args.seed)
-        jobs = drmaestro.jobs(args.jobs, args.cores, args.run_time, SPREADS[args.spread], draw)
+        jobs = drmaestro.jobs(
+            args.jobs, args.cores, args.run_time, drmaestro.SPREADS[args.spread], draw
+        )
         held = drmaestro.cpu_work(args.machines, args.cores, draw)
         loads = [draw.random() for _ in range(args.machines)] if args.busy_networks else ()
         hosts = drmaestro.machines(args.machines, loads)

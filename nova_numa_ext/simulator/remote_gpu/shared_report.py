@@ -157,7 +157,7 @@ def replays(
     :raises InvalidValueError: a value is not allowed
     """
     policies = _checked(args)
-    shape = {"wide": 1.0, "narrow": 4.0, "equal": 100.0}[args.spread]
+    shape = drmaestro.SPREADS[args.spread]
     works = drawn(args.jobs, args.run_time, shape, 4 * args.machines * args.load, args.seed)
     found = []
     for name in policies:
