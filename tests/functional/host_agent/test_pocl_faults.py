@@ -8,16 +8,13 @@ out; a host of GPUs goes. ``numa-rgpu-bench`` compares each number; for a wrong 
 import json
 import os
 import signal
-import tempfile
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from host_agent.remote_gpu.answer import LeaseAnswer
-from tests.functional.host_agent import test_lease_moves
 from tests.functional.host_agent.test_lease_link import LEASE
 from tests.functional.host_agent.test_lease_moves import (
     MOVES_S,
@@ -25,8 +22,7 @@ from tests.functional.host_agent.test_lease_moves import (
     full_disk,
     without_criu,
 )
-from tests.functional.host_agent.test_pocl_lease import PoclRoad
-from tests.functional.host_agent.test_pocl_moves import PoclHosts
+from tests.functional.host_agent.test_pocl_moves import PoclHosts, opened
 from tests.support.built_link import built_link
 from tests.support.built_pocl import built_pocl
 from tests.support.cables import Cable
@@ -118,17 +114,7 @@ class Hosts(PoclHosts):
 @pytest.fixture
 def hosts(monkeypatch):
     built_link()
-
-    def road(folder, processes, **_given):
-        return PoclRoad(folder, processes, built_pocl(), apart=False)
-
-    monkeypatch.setattr(test_lease_moves, "LeaseRoad", road)
-    monkeypatch.setattr(test_lease_moves, "NAME", "pocl")
-    with tempfile.TemporaryDirectory() as short, ExitStack() as processes:
-        found = Hosts(Path(short), processes)
-        found.serve()
-        found.road.open()
-        found.road.client().close()
+    with opened(Hosts, built_pocl, monkeypatch) as found:
         yield found
 
 

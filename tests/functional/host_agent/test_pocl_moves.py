@@ -7,7 +7,7 @@ Two folders of one machine stand for two hosts, and the processor for their GPUs
 import json
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,18 +36,29 @@ class PoclHosts(GpuHosts):
         return ServedLease(LEASE, epoch or self.epoch, "gpu", 400, "silver", "opencl", 0, client)
 
 
-@pytest.fixture
-def hosts(monkeypatch):
+@contextmanager
+def opened(kind, pocl, monkeypatch):
+    """Two hosts of a kind, of which the first serves the lease to a client that has reached it.
+
+    :param pocl: returns what ``lab pocl`` has built
+    """
+
     def road(folder, processes, **_given):
-        return PoclRoad(folder, processes, cached_pocl(), apart=False)
+        return PoclRoad(folder, processes, pocl(), apart=False)
 
     monkeypatch.setattr(test_lease_moves, "LeaseRoad", road)
     monkeypatch.setattr(test_lease_moves, "NAME", "pocl")
     with tempfile.TemporaryDirectory() as short, ExitStack() as processes:
-        found = PoclHosts(Path(short), processes)
+        found = kind(Path(short), processes)
         found.serve()
         found.road.open()
         found.road.client().close()
+        yield found
+
+
+@pytest.fixture
+def hosts(monkeypatch):
+    with opened(PoclHosts, cached_pocl, monkeypatch) as found:
         yield found
 
 

@@ -216,7 +216,7 @@ fabrics = main
 """
 
 # As an operator would: the control socket is the supervisor's.
-_ECHOED = """
+_CLIENT = """
 import json, pathlib, socket
 asked = socket.socket(socket.AF_UNIX)
 (control,) = pathlib.Path("/var/lib/numa-host-agent/leases/run").glob("*.sock")
@@ -225,24 +225,20 @@ asked.sendall(b"{}\\n")
 found = json.loads(asked.makefile().readline())
 host, _, port = found["address"].rpartition(":")
 client = socket.create_connection((host, int(port)), 10)
-client.sendall(f"{found['epoch']}\\nhere\\n".encode())
+"""
+
+_ECHOED = f"""{_CLIENT}
+client.sendall(f"{{found['epoch']}}\\nhere\\n".encode())
 lines = client.makefile()
 print(lines.readline().strip(), lines.readline().strip())
 """
 
 # The same to a pocld: how many devices it offers, what the layer keeps it to and has counted.
-_OFFERED = """
-import json, pathlib, socket, sys
+_OFFERED = f"""{_CLIENT}
+import sys
 sys.path.insert(0, "/run/story/source")
 from host_agent.transports import pocl_probe
-asked = socket.socket(socket.AF_UNIX)
-(control,) = pathlib.Path("/var/lib/numa-host-agent/leases/run").glob("*.sock")
-asked.connect(str(control))
-asked.sendall(b"{}\\n")
-found = json.loads(asked.makefile().readline())
-host, _, port = found["address"].rpartition(":")
-client = socket.create_connection((host, int(port)), 10)
-client.sendall(f"{found['epoch']}\\n".encode())
+client.sendall(f"{{found['epoch']}}\\n".encode())
 assert client.recv(3) == b"ok\\n"
 print(pocl_probe.offered(client), found["busy_s"], found["held_bytes"])
 """

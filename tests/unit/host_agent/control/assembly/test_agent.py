@@ -27,6 +27,16 @@ enabled = true
 """
 
 
+def built(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> assembly.Parts:
+    """The agent of a host without servers, with a configuration; credentials are not looked at."""
+    host = FakeHost(four_nodes())
+    monkeypatch.setattr(observer, "topology_reader", lambda *_: lambda: host.topology)
+    monkeypatch.setattr(publisher, "check_credentials", lambda _conf: None)
+    (folder / "agent.conf").write_text(text)
+    conf = configuration.load([f"--config-file={folder}/agent.conf"])
+    return assembly.build(conf, out=print, source=host, privileged=host)
+
+
 def test_placement_is_told_what_the_bandwidth_controller_cannot_keep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,14 +66,10 @@ def test_placement_is_told_what_the_bandwidth_controller_cannot_keep(
 def test_uplinks_are_throttled_where_the_operator_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, throttles: bool
 ) -> None:
-    host = FakeHost(four_nodes())
     made: list[Path] = []
-    monkeypatch.setattr(observer, "topology_reader", lambda *_: lambda: host.topology)
     monkeypatch.setattr(slo, "LaneDoorCaller", lambda path: made.append(path) or Unit())
     text = CONF.format(folder=tmp_path).replace("true", "false")
-    (tmp_path / "agent.conf").write_text(f"{text}[lanes]\nthrottle = {throttles}\n")
-    conf = configuration.load([f"--config-file={tmp_path}/agent.conf"])
-    parts = assembly.build(conf, out=print, source=host, privileged=host)
+    parts = built(tmp_path, monkeypatch, f"{text}[lanes]\nthrottle = {throttles}\n")
     assert made == ([tmp_path / "lanes.sock"] if throttles else [])
     parts.agent.round(full=True, relist=True)
     assert parts.slo is not None
@@ -82,16 +88,11 @@ def test_uplinks_are_throttled_where_the_operator_says_so(
 def test_a_leaf_is_spoken_with_where_the_operator_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lanes: str, placement: bool, expected: bool
 ) -> None:
-    host = FakeHost(four_nodes())
     made: list[object] = []
-    monkeypatch.setattr(observer, "topology_reader", lambda *_: lambda: host.topology)
     monkeypatch.setattr(slo, "LaneDoorCaller", lambda _path: Unit())
     monkeypatch.setattr(slo, "LeafExchange", lambda *given: made.append(given))
     text = CONF.format(folder=tmp_path).replace("true", str(placement))
-    (tmp_path / "agent.conf").write_text(f"{text}[lanes]\n{lanes}\n")
-    conf = configuration.load([f"--config-file={tmp_path}/agent.conf"])
-    monkeypatch.setattr(publisher, "check_credentials", lambda _conf: None)
-    parts = assembly.build(conf, out=print, source=host, privileged=host)
+    parts = built(tmp_path, monkeypatch, f"{text}[lanes]\n{lanes}\n")
     assert bool(made) is expected
     assert parts.slo is not None
     parts.slo.close()
@@ -101,15 +102,10 @@ def test_a_leaf_is_spoken_with_where_the_operator_says_so(
 def test_peers_are_asked_for_where_the_operator_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, levels: bool
 ) -> None:
-    host = FakeHost(four_nodes())
     made: list[object] = []
-    monkeypatch.setattr(observer, "topology_reader", lambda *_: lambda: host.topology)
     monkeypatch.setattr(assembly, "KnownPeers", made.append)
     text = CONF.format(folder=tmp_path)
-    (tmp_path / "agent.conf").write_text(f"{text}[network]\nlevels = {levels}\n")
-    conf = configuration.load([f"--config-file={tmp_path}/agent.conf"])
-    monkeypatch.setattr(publisher, "check_credentials", lambda _conf: None)
-    parts = assembly.build(conf, out=print, source=host, privileged=host)
+    parts = built(tmp_path, monkeypatch, f"{text}[network]\nlevels = {levels}\n")
     assert bool(made) is levels
     assert parts.slo is not None
     parts.slo.close()
