@@ -7,7 +7,6 @@ who starts it ends it, and what it has made in Keystone and MariaDB goes with it
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from numa_lab.process import Process
 
 from nova_numa_ext.orchestrator.cloud.stacks import ENDPOINT
 from tests.integration.cloud import LabCloud, eventually
+from tests.support.ports import free_port
 
 PACKAGES = ("openstack-heat>=27,<28", "pymysql", "gunicorn")
 STARTED_S = 120.0
@@ -76,9 +76,7 @@ class LabHeat:
         self._cloud, self._settings = cloud, cloud.settings
         self._folder = cloud.settings.lab / "heat"
         self._venv, self._state = self._folder / "venv", self._folder / "state"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = int(free.getsockname()[1])
+        self._port = free_port()
         self._processes = [
             Process(name, self._state / f"{name}.pid", self._settings.log / f"{name}.log")
             for name in ("heat-engine", "heat-api")

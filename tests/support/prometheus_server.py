@@ -3,7 +3,6 @@
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ import pytest
 import requests
 import yaml
 
+from tests.support.ports import free_port
 from tools.dashboards import FOLDER
 
 RULES = FOLDER.parent / "prometheus/numa-ext.rules.yaml"
@@ -148,12 +148,6 @@ def shown_page(page: Callable[[str], bytes]) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
-
-
-def free_port() -> int:
-    """A TCP port of loopback that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 @contextmanager

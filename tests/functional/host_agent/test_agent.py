@@ -4,7 +4,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from emulation.servers import BE_SPECS, LC_SPECS, Server
 from tests.functional.host_agent.conftest import ComputeHost, wait_for
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.root
 
@@ -230,9 +230,7 @@ def test_stopping_the_agent_keeps_everything(
 
 
 def test_prometheus_reads_the_running_agent(host: ComputeHost, pair: tuple[Server, Server]) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     agent = host.agent(agent__metrics_port=port)
 
     def text() -> str:

@@ -35,6 +35,7 @@ from tests.support.built_link import cached_link
 from tests.support.killing import descendants, words_of
 from tests.support.lease_spy import write_spy
 from tests.support.polling import until
+from tests.support.ports import free_port
 
 LEASE = "5e0f6d1c-0000-4000-8000-000000000001"
 SERVER = "5e0f6d1c-0000-4000-8000-000000000002"
@@ -62,8 +63,7 @@ class LeaseRoad:
         run = folder / "run"
         groups = lease_groups(run) if apart else None
         self.processes = LeaseProcesses(run, command, groups, self.certificates)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.doors = Doors(
             self,
             lambda: [GuestDomain(SERVER, CID)],

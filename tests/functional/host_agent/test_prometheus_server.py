@@ -18,13 +18,13 @@ from host_agent.report import metrics as agent_metrics
 from nova_numa_ext import metrics as scheduler_metrics
 from nova_numa_ext.orchestrator import metrics as engine_metrics
 from placement_traits.metrics import MetricSpec
+from tests.support.ports import free_port
 from tests.support.prometheus_server import (
     BOARDS,
     LACKS,
     RULES,
     VARIABLES,
     Prometheus,
-    free_port,
     prometheus_server,
     shown_page,
     unexplained,

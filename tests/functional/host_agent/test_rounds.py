@@ -6,7 +6,6 @@ import fcntl
 import os
 import platform
 import signal
-import socket
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from tests.functional.host_agent.test_agent import (
     journal,
 )
 from tests.support.old_state import VERSIONS, written_by
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.root
 
@@ -38,9 +38,7 @@ class NotifiedAgent:
     def __init__(self, host: ComputeHost, monkeypatch: pytest.MonkeyPatch) -> None:
         self._receiver = notify.Receiver()
         self._states: list[str] = []
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
         with monkeypatch.context() as patch:
             patch.setenv(notify.VARIABLE, self._receiver.address)
             self.process = host.agent(

@@ -47,6 +47,7 @@ from tests.support.built_link import built_link
 from tests.support.lease_service import ENGINE, LeaseService, credential
 from tests.support.polling import until
 from tests.support.pools import pool
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.long, pytest.mark.root]
 
@@ -76,8 +77,7 @@ class Cloud:
         self.interval_s = options.interval_s
         program = built_link() / link_build.PROGRAM
         self.doorman, _ = write_certificates(folder, "c1", "g1")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         paths = (folder / name for name in ("g1.pem", "g1.key", "ca.pem", "none.pem"))
         command = LeaseCommand("fake", folder, "127.0.0.1", gpu_uuids(pool("g1")), link=program)
         (folder / "g1").mkdir()

@@ -3,7 +3,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -29,6 +28,7 @@ from tests.support.engine_process import started
 from tests.support.jobs_database import new_job, part
 from tests.support.jobs_world import World
 from tests.support.polling import until
+from tests.support.ports import free_port
 
 RUNNING = JobState.RUNNING
 WRITES = ("POST", "DELETE")
@@ -288,8 +288,7 @@ def test_a_configured_engine_waits_for_what_does_not_answer(configure, tmp_path)
     """The database is there, Keystone is not: systemd learns of the rounds, the log of the trouble, once."""
     url = f"sqlite:///{tmp_path}/jobs.db"
     Database(url).sync()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     conf = configure(
         f"[database]\nconnection = {url}\n{PLACEMENT}[numa_ext_jobs]\nround_interval_s = 0.1\n"
         f"metrics_port = {port}\nmark_file = {tmp_path}/mark.json\n"

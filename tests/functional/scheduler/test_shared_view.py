@@ -8,7 +8,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -29,6 +28,7 @@ from placement_traits import snapshot_file
 from placement_traits.snapshot import ViewState
 from placement_traits.snapshot_file import MappedSnapshot
 from placement_traits.view import FleetView
+from tests.support.ports import free_port
 
 HOSTS = 3
 PASSWORD = "a-word-that-nobody-must-see"
@@ -117,9 +117,7 @@ def test_all_workers_see_the_fleet_by_one_reader(controller):
 
 def test_metrics_of_all_workers_are_on_one_port_of_the_reader(controller):
     """Each worker is a process of its own; the counts of one that has gone go with it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     controller.file.write_text(f"{controller.file.read_text()}\nmetrics_port = {port}\n")
     CONF([], project="nova", default_config_files=[str(controller.file)])
     options = dataclasses.replace(OPTIONS, metrics_port=port)
