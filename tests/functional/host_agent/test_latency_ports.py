@@ -130,7 +130,9 @@ def break_counters(host: ComputeHost, group: str, fault: str) -> set[str]:
     return {file.read_text().strip() for file in folder.glob("**/mbm_*_bytes")}
 
 
-@pytest.mark.parametrize("fault", ["", "Unavailable", "Error"])
+@pytest.mark.parametrize(
+    "fault", ["", "Unavailable", pytest.param("Error", marks=pytest.mark.long)]
+)
 def test_a_violation_throttles_in_the_real_tree_and_recovery_releases(
     empty_host: ComputeHost, tmp_path: Path, fault: str
 ) -> None:

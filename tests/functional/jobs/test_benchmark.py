@@ -51,6 +51,7 @@ def test_jobs_that_are_stored_are_decided_about_over_hosts_that_are_read(placeme
     assert (same["starts"], same["waits"]) == (found["starts"], found["waits"])
 
 
+@pytest.mark.long
 def test_jobs_are_submitted_to_the_api_and_listed_over_http(tmp_path):
     url = f"sqlite:///{tmp_path}/jobs.db"
     Database(url).sync()

@@ -151,7 +151,7 @@ def test_a_process_that_waits_for_nova_is_stopped_all_the_same(cloud):
 
 
 @on_mariadb
-@pytest.mark.parametrize("number", [1, 4])
+@pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_a_process_that_is_killed_is_followed_when_its_term_has_ended(cloud, number):
     first = cloud.engine("first")
     until(lambda: cloud.leader() == "first-1")

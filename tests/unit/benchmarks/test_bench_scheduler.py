@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[3]
 HOSTS = 12
 FLAVORS = ("LC two nodes", "BE", "one GPU")
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):

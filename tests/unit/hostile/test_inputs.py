@@ -42,7 +42,7 @@ from placement_traits.topology import HostTopology
 from tests.support import fleet, state_files
 from tests.support.hostile_input import Kind, attack, cuts, inputs, seed
 
-EACH, ALL = 200, 1_000_000
+EACH, ALL = 120, 1_000_000
 PATH_MAX = 4096
 MOST_YAML = 512  # what is nested 1,000 deep takes PyYAML 0.8 s
 DATA = Path(__file__).parents[1] / "host_agent"
