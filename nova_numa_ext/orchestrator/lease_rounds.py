@@ -188,7 +188,7 @@ class LeaseRounds:
 
     def _answering(self) -> Sequence[Pool]:
         """Read the pools of hosts that are not silent: on another one no lease would be served."""
-        return [each for each in self._pools() if not self._silence.is_lost(each.host)]
+        return [each for each in self._pools() if not self._silence.may_be_lost(each.host)]
 
     def look(self, may: Callable[[], None], trouble: Unreadable) -> int:
         """Compare claims with leases; return how many claims were released or written again.

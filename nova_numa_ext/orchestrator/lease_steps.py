@@ -14,7 +14,8 @@ gets a lease of a server that it does not have. Of one that was evacuated Placem
 was down is back; the lease goes to the one that reports it, and stays where it is while both do.
 
 A lease without a server stays READY. While no host at all reports, the service itself is in trouble: none is taken
-for silent then.
+for silent then. Nor is one by what was before an engine led: that engine gives nothing to a host which had not reported
+then while others had, and takes nothing from it, until it reports or is silent.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,6 +46,7 @@ class Silence:
     def __init__(self) -> None:
         self._hosts: Mapping[str, LeaseHost] = {}
         self._silent_s: dict[str, float] = {}
+        self._unheard: frozenset[str] = frozenset()
 
     def look(self, hosts: Mapping[str, LeaseHost]) -> None:
         """Take note of the hosts' last reports.
@@ -53,21 +55,29 @@ class Silence:
         """
         newest, before = (_newest(each) for each in (hosts, self._hosts))
         passed_s = min(newest - before, _MOST_AT_ONCE_S) if self._hosts else 0.0
-        self._silent_s = {
-            name: self._silent_s[name] + passed_s
-            if name in self._hosts and each.seen_at == self._hosts[name].seen_at
-            else 0.0
+        same = {
+            name
             for name, each in hosts.items()
+            if name in self._hosts and each.seen_at == self._hosts[name].seen_at
         }
+        self._silent_s = {
+            name: self._silent_s[name] + passed_s if name in same else 0.0 for name in hosts
+        }
+        old = (name for name, each in hosts.items() if newest - each.seen_at >= LOST_S)
+        self._unheard = self._unheard & same if self._hosts else frozenset(old)
         self._hosts = dict(hosts)
 
     def answers(self, host: str) -> bool:
         """Return whether a host reports."""
-        return self._silent_s.get(host, LOST_S) < LOST_S
+        return not self.is_silent(host) and host not in self._unheard
 
     def is_lost(self, host: str) -> bool:
         """Return whether a host that once reported does so no more."""
         return self._silent_s.get(host, 0.0) >= LOST_S
+
+    def may_be_lost(self, host: str) -> bool:
+        """Return whether a host that once reported may do so no more."""
+        return self.is_lost(host) or host in self._unheard
 
     def can_carry(self, host: str) -> bool:
         """Return whether a host reports that leases come and go with all that their processes have."""
@@ -75,7 +85,7 @@ class Silence:
 
     def is_silent(self, host: str) -> bool:
         """Return whether a host does not report: one that is lost, or never did."""
-        return not self.answers(host)
+        return self._silent_s.get(host, LOST_S) >= LOST_S
 
     def running(self, server: str) -> frozenset[str]:
         """Return the hosts that report a server."""

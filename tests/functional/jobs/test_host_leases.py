@@ -336,6 +336,23 @@ def test_no_gpu_of_a_silent_host_is_chosen(service, lost):
     assert not service.leases.read(bound.uuid).claimed
 
 
+def test_an_engine_that_takes_over_gives_nothing_to_a_host_that_was_silent_before(service, lost):
+    """Nor is what was lost started there again; when the host reports, both are."""
+    service.report("g2")
+    reported = service.reported() | {"g1": service.rounds._hosts()["g1"]}
+    service.start()
+    service.rounds._hosts = lambda: reported
+    bound = service.leases.create("project-1", "user-1", replace(ASKED, pool="g1"))
+    for _ in range(2):
+        service.round()
+    assert service.state(lost) is LeaseState.LOST
+    assert not service.leases.read(bound.uuid).claimed
+    reported["g1"] = replace(reported["g1"], seen_at=reported["g2"].seen_at)
+    service.round()
+    assert service.state(lost) is LeaseState.STARTING
+    assert service.leases.read(bound.uuid).claimed
+
+
 @pytest.mark.parametrize(
     ("case", "said"),
     [("attached", "is attached; only one that is lost"), ("bound", "was asked for of one host")],
