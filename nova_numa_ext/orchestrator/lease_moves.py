@@ -22,7 +22,7 @@ is lost, until that reports or an operator says that it is off: only that host k
 
 import logging
 import uuid as uuids
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
@@ -31,9 +31,11 @@ from nova_numa_ext.orchestrator.store.actor import Actor
 from nova_numa_ext.orchestrator.store.leases import Leases
 from nova_numa_ext.orchestrator.store.stored_lease import LeaseTransfer, StoredLease
 from nova_numa_ext.policy.remote_gpu import lease_claims, leases
-from nova_numa_ext.policy.remote_gpu.choosing import ChosenGpu, choose
+from nova_numa_ext.policy.remote_gpu.choosing import ChosenGpu
+from nova_numa_ext.policy.remote_gpu.lease_plan import LeaseGang
 from nova_numa_ext.policy.remote_gpu.lease_terms import LeaseTerm
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
+from nova_numa_ext.policy.remote_gpu.making_room import MovesTrial, SettledLease
 from nova_numa_ext.policy.remote_gpu.slices import GpuSlice
 from placement_traits import names
 from placement_traits.claim_store import ClaimStore, NoRoomError
@@ -59,7 +61,7 @@ class LeaseMoves:
 
     :param stored: the leases
     :param claims: what they hold
-    :param reached: lease and pools -> those that its server reaches, and GPUs that it uses
+    :param asked: what a lease asks of another GPU
     :param nic: lease -> provider of its client's NIC, '' where nothing is counted there
     :param hosts: whether a host can carry leases, and whether one reports
     """
@@ -68,11 +70,11 @@ class LeaseMoves:
         self,
         stored: Leases,
         claims: ClaimStore,
-        reached: Callable[[StoredLease, Sequence[Pool]], tuple[Sequence[Pool], Collection[str]]],
+        asked: Callable[[StoredLease], LeaseGang],
         nic: Callable[[StoredLease], str],
         hosts: MovingHosts,
     ) -> None:
-        self._leases, self._claims, self._reached, self._nic = stored, claims, reached, nic
+        self._leases, self._claims, self._asked, self._nic = stored, claims, asked, nic
         self._hosts = hosts
 
     def step(
@@ -109,25 +111,14 @@ class LeaseMoves:
     def _chosen(
         self, stored: StoredLease, move: LeaseTransfer, lent: Sequence[Pool], actor: Actor
     ) -> StoredLease:
-        asked = stored.asked
-        part = GpuSlice(asked.memory_mb, asked.level)
-        there, used = self._reached(stored, lent)
-        found = choose(
-            there,
-            part,
-            asked.api,
-            asked.network_mbps,
-            move.asked or asked.pool,
-            kept=used,
-            migratable=asked.migratable,
+        asked = self._asked(stored)
+        settled = SettledLease(stored.uuid, stored.gpu, stored.amounts)
+        there = MovesTrial.of(lent).with_move(
+            settled, replace(asked, pool=move.asked or asked.pool), kept=()
         )
-        if found is None:
+        if there is None:
             return self._stays(stored, actor)
-        nic = self._nic(stored)
-        route = replace(found.route, client_nic=nic if nic in stored.amounts else "")
-        if found.host == stored.lease.client_host:
-            route = replace(route, pool_nic="", client_nic="")
-        chosen = transfer(stored, replace(found, route=route), move)
+        chosen = transfer(stored, there.moves[stored.uuid], move)
         return self._leases.plan_move(stored, chosen, actor)
 
     def _left(

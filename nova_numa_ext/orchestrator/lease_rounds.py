@@ -107,7 +107,7 @@ class LeaseRounds:
         self._placed = servers.placed
         self._requests = ServerRequests(stored, servers)
         self._silence = Silence()
-        self._moves = LeaseMoves(stored, claims, self._reached, self._nic_of, self._silence)
+        self._moves = LeaseMoves(stored, claims, self._asked_of, self._nic_of, self._silence)
         self._rebalance = LeaseRebalance(servers.rebalance, stored, self._asked_of)
         self._by_use = UseRebalance(servers.rebalance, stored, self._asked_of, servers.clock)
         self._wires = LeaseWires(stored, claims, self._nic)
@@ -178,13 +178,6 @@ class LeaseRounds:
     def _queued(self, stored: StoredLease) -> Queued:
         """Return by what a lease has its place in the queue: by its job, or by itself."""
         return self._jobs.get(stored.job) or _Queued(stored)
-
-    def _reached(
-        self, stored: StoredLease, lent: Sequence[Pool]
-    ) -> tuple[list[Pool], frozenset[str]]:
-        """Return the pools that the server of a lease reaches, and the GPUs that it uses already."""
-        gang = self._gang(stored.uuid, [stored])
-        return [each for each in lent if gang.reaches(each)], gang.taken | {stored.gpu}
 
     def _answering(self) -> Sequence[Pool]:
         """Read the pools of hosts that are not silent: on another one no lease would be served."""

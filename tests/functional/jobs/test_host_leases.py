@@ -1581,6 +1581,42 @@ def test_a_lease_that_moves_takes_the_nic_of_its_server_along(service, clients, 
     assert bandwidth(service, lease) == {nics["g2"]: 400, clients["c1"]: 400}
 
 
+def moved(service, lease, pool=""):
+    """What a lease in use has become that an administrator has moved."""
+    assert move(service, lease, pool=pool).status_code == 202
+    for _ in range(5):
+        service.round()
+        for host in ("g1", "g2"):
+            service.obey(host)
+        asking(service, lease.lease.client_host)
+    service.round()
+    return service.leases.read(lease.uuid)
+
+
+def test_a_lease_moves_on_its_host_by_the_bandwidth_and_the_core_that_it_has(
+    service, clients, placement
+):
+    """Neither is there twice: what both ends need is held once."""
+    PoolReporter(placement.client).sync(pool("g1", gpus=("a", "b"), cores=1))
+    lease = in_use(service, "c1", mbps=600)
+    before = bandwidth(service, lease)
+    now = moved(service, lease)
+    assert (now.state, now.gpu != lease.gpu) == (LeaseState.ATTACHED, True)
+    assert bandwidth(service, now) == before
+
+
+def test_a_lease_moves_to_its_servers_own_host_over_no_wire(service, clients, placement):
+    """Its NIC has less left than the lease is promised."""
+    PoolReporter(placement.client).sync(pool("g1", mbps=100))
+    PoolReporter(placement.client).sync(pool("g2"))
+    service.report("g2")
+    lease = in_use(service, "g1", mbps=200)
+    away = moved(service, lease, pool="g2")
+    assert (away.lease.gpu_host, len(bandwidth(service, away))) == ("g2", 1)
+    home = moved(service, away, pool="g1")
+    assert (home.lease.gpu_host, bandwidth(service, home)) == ("g1", {})
+
+
 @contextlib.contextmanager
 def engine_that_dies(service, monkeypatch, left):
     """An engine that swaps NICs as far as so many of its two writes: to Placement, then to the row."""
