@@ -194,6 +194,7 @@ class LeaseRounds:
         :raises NotLeaderError: the term is over
         :raises ServiceUnavailableError: Placement or the database does not answer
         """
+        self._clients = {server: each for server, each in self._clients.items() if each[0]}
         # The claims first: a lease's row is there before its claim.
         lent = self._pools()
         there = {each.consumer: each for each in self._held(lent)}
@@ -371,18 +372,22 @@ class LeaseRounds:
         return "" if nic is None else nic.uuid
 
     def _client(self, server: str) -> str:
-        """Return the host that reports a server and that Placement has it on, '' where there is none.
+        """Return the host that Placement has a server on, and that reports it if one does; '' where there is none.
 
         By the word of a host alone, that could draw leases of any server to its GPUs, or out of reach. Placement is
-        asked again when other hosts report the server, not in each round in which its lease waits.
+        asked again when other hosts report the server, and after a look where none does, not in each round in which its
+        lease waits.
         """
-        reported = self._silence.running(server) if server else frozenset[str]()
+        if not server:
+            return ""
+        reported = self._silence.running(server)
         known, host = self._clients.get(server, (None, ""))
-        if reported and reported != known:
-            host = only(reported & self._placed(server)) or ""
-            if host:
+        if reported != known:
+            placed = self._placed(server)
+            host = only(reported & placed if reported else placed) or ""
+            if host or not reported:
                 self._clients = {**self._clients, server: (reported, host)}
-        return host if reported else ""
+        return host
 
     def _led_on(self, stored: StoredLease, actor: Actor) -> StoredLease:
         found = next_step(stored, self._silence, self._placed)

@@ -1444,6 +1444,21 @@ def test_a_server_gets_gpus_of_the_fabrics_of_its_host_only(service):
     assert service.leases.read(lease.uuid).claimed
 
 
+def test_a_stopped_server_gets_nothing_that_its_host_does_not_reach(service, placement):
+    """It would start there, and its lease be of no use: where it is, Placement says."""
+    service.fabrics["c1"] = frozenset({"elsewhere"})
+    asking(service)
+    service.round()
+    service.report("c1")
+    service.round()
+    (lease,) = service.leases.find()
+    assert not lease.claimed
+    PoolReporter(placement.client).sync(pool("g2", fabrics=("elsewhere",)))
+    service.round()
+    now = service.leases.read(lease.uuid)
+    assert (now.claimed, now.lease.gpu_host) == (True, "g2")
+
+
 @pytest.fixture
 def clients(service, placement):
     """Compute nodes with NICs to pools, as their agents publish them::
