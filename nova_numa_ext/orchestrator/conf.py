@@ -128,6 +128,16 @@ class EngineOptions(Section):
         change="servers whose GPUs come late are of no use any more, and others should not wait behind them",
         leave="servers wait for their GPUs",
     )
+    remote_gpu_hold_s: float = option(
+        0.0,
+        "Seconds for which a lease keeps its GPU while its server does not run; 0: for ever. After that it is "
+        "released, and others have the GPU. The server gets another lease when it runs and there is room, where its "
+        "flavor asks for that; a lease that was asked for by hand it has lost. One that is shelved loses its "
+        "leases in any case.",
+        minimum=0.0,
+        change="users leave servers stopped, or in ERROR, that hold GPUs for which others wait",
+        leave="a server that starts is to find its GPU free",
+    )
     remote_gpu_rebalance: Rebalancing = option(
         Rebalancing.OFF,
         "Whether leases that run go to other GPUs, to make room for one that waits. Only those go whose flavor has "

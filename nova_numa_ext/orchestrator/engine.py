@@ -528,25 +528,26 @@ def _lease_rounds(
 ) -> LeaseRounds:
     hosts = services.hosts
     rules = LeaseRules(
-        hosts.names,
-        hosts.owner,
-        queue.limits_of,
-        options.remote_gpu_unmet,
-        queue,
-        hosts.fabrics,
-        _solver(),
-        services.flavors,
-        options.remote_gpu_max_wait_s or None,
-        hosts.nic,
+        placed=hosts.names,
+        owner=hosts.owner,
+        limits=queue.limits_of,
+        unmet=options.remote_gpu_unmet,
+        queue=queue,
+        fabrics=hosts.fabrics,
+        solve=_solver(),
+        flavor=services.flavors,
+        max_wait_s=options.remote_gpu_max_wait_s or None,
+        nic=hosts.nic,
         rebalance=RebalanceRules(
-            options.remote_gpu_rebalance,
-            options.remote_gpu_moves_per_minute,
-            options.remote_gpu_cool_down_s,
-            options.remote_gpu_by_use,
-            options.remote_gpu_cold,
-            options.remote_gpu_speeds,
-            options.remote_gpu_scavenging,
+            mode=options.remote_gpu_rebalance,
+            moves_per_minute=options.remote_gpu_moves_per_minute,
+            cool_down_s=options.remote_gpu_cool_down_s,
+            by_use=options.remote_gpu_by_use,
+            cold=options.remote_gpu_cold,
+            speeds=options.remote_gpu_speeds,
+            scavenging=options.remote_gpu_scavenging,
         ),
+        hold_s=options.remote_gpu_hold_s or None,
     )
     return LeaseRounds(stored, services.claims, services.pools, reported, rules)
 

@@ -27,7 +27,8 @@ Beside it, each claim of a lease on a pool is compared with the rows. One of whi
 looks is released, under the generation that was read: an answer came late. A held lease whose claim is gone, by an
 operator's hand, is claimed again where there still is room. A lease whose server has no host in Placement in two looks,
 because it was deleted or shelved, is released, whatever its state; one that no server has used yet is given
-:data:`COMES_S` from its creation, as nova may still be placing the server. A claim that keeps what a lease
+:data:`COMES_S` from its creation, as nova may still be placing the server. One whose server is stopped keeps its GPU
+for as long as the operator says. A claim that keeps what a lease
 has left by a move is of that lease: one that no row names is released, too.
 """
 
@@ -74,6 +75,7 @@ COMES_S: Final = 600.0
 """Seconds within which the server of a new lease has to be on a host."""
 
 _USED: Final = (LeaseState.ATTACHED, LeaseState.DETACHED)
+_WAIT_FOR_SERVER: Final = (LeaseState.READY, LeaseState.DETACHED)
 _MAY_LACK_SERVER: Final = tuple(each for each in LIVING if each is not LeaseState.RELEASING)
 
 HostsNow = Callable[[], Mapping[str, LeaseHost]]
@@ -141,7 +143,7 @@ class LeaseRounds:
         self._nics = {}
         now_s = self._leases.now()
         for each in living:
-            why = _given_up(each, self._jobs.get(each.job), now_s)
+            why = _given_up(each, self._jobs.get(each.job), now_s) or self._unused(each, now_s)
             if why is None and each.state is LeaseState.RESERVED and not each.claimed:
                 if not self._is_held(each):
                     waiting.append(each)
@@ -169,6 +171,16 @@ class LeaseRounds:
             raise
         except NumaExtError as error:
             trouble(uuid, error)
+
+    def _unused(self, stored: StoredLease, now_s: float) -> Reason | None:
+        """Return why a lease is to be released whose server has not run for long, None where it is not."""
+        hold_s, stopped_s = self._rules.hold_s, now_s - stored.changed_at
+        waits = stored.state in _WAIT_FOR_SERVER and stored.server
+        if hold_s is None or not waits or stopped_s <= hold_s:
+            return None
+        if self._silence.running(stored.server):
+            return None
+        return Reason(LeaseTerm.STOPPED_LONG, round(stopped_s), round(hold_s))
 
     def _is_held(self, stored: StoredLease) -> bool:
         """Return whether the user of a lease has its job held; what is chosen already goes on."""

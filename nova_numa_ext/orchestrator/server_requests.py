@@ -4,8 +4,8 @@
 A host reports what the flavors of its servers ask for. Its word counts for servers that Placement has there, and whose
 they are Placement says, too. Where nova is asked for the flavors as well, a server gets no more than these ask for.
 
-A server gets its leases once. Those that end because it is on no host, as when it is shelved, it gets again when it is
-on one; after a user has released one it gets no other.
+A server gets its leases once. Those that end because it is on no host, as when it is shelved, or has been stopped for
+long, it gets again when it runs; after a user has released one it gets no other.
 
 Leases of a project count against its limits. A server whose leases would exceed one gets them when there is room: it
 is looked at again after :data:`FIRST_S`, and after twice as long each time, :data:`LONGEST_S` at most. So is a server
@@ -68,6 +68,7 @@ class LeaseRules:
     :param nic: by which servers of a host reach pools, by the host's name; None: it is not counted
     :param clock: monotonic seconds
     :param rebalance: whether leases that run make room for others
+    :param hold_s: seconds for which a lease keeps its GPU while its server does not run; None: for ever
     """
 
     placed: Placed = lambda _server: frozenset()
@@ -82,6 +83,7 @@ class LeaseRules:
     nic: Callable[[str], ClientNic | None] = lambda _host: None
     clock: Callable[[], float] = time.monotonic
     rebalance: RebalanceRules = field(default_factory=RebalanceRules)
+    hold_s: float | None = None
 
 
 NO_SERVERS: Final = LeaseRules()

@@ -60,6 +60,7 @@ class LeaseService:
     :ivar limits: project -> its limits
     :ivar fabrics: host of servers -> fabrics that it is in; others are not known
     :ivar rebalance: whether leases that run make room for others, from the next :meth:`start` on
+    :ivar hold_s: for which stopped servers keep their GPUs, from the next :meth:`start` on; None: for ever
     :ivar flavor: what nova says of servers' flavors, from the next :meth:`start` on; None: it is not asked
     """
 
@@ -71,7 +72,7 @@ class LeaseService:
         self.leases, self.hosts = Leases(database), LeaseHosts(database)
         self.recovery = Recovery(database)
         self.placed, self.projects, self.limits, self.now_s = {}, {}, {}, 0.0
-        self.fabrics, self.flavor, self.rebalance = {}, None, RebalanceRules()
+        self.fabrics, self.flavor, self.rebalance, self.hold_s = {}, None, RebalanceRules(), None
         self.claims = ClaimStore(placement.client)
         self.start()
         conf = cfg.ConfigOpts()
@@ -121,6 +122,7 @@ class LeaseService:
             nic=lambda host: pool_reader.client_nic(self.client_of_placement, host),
             clock=lambda: self.now_s,
             rebalance=self.rebalance,
+            hold_s=self.hold_s,
         )
 
     def recover(self, *, commit=True, between=lambda: None):

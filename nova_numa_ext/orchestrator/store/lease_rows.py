@@ -97,12 +97,13 @@ def _columns(lease: Lease) -> dict[str, Any]:
 
 
 def ended_with_server(row: Row[Any]) -> bool:
-    """Return whether a lease has ended, or ends, for its server was on no host any more."""
+    """Return whether a lease has ended, or ends, for its server was on no host any more, or did not run for long."""
     terms = {each["term"] for each in row.reasons}
-    return row.state in _ENDS and LeaseTerm.SERVER_GONE in terms
+    return row.state in _ENDS and not _WITH_SERVER.isdisjoint(terms)
 
 
 _ENDS: Final = frozenset({LeaseState.RELEASING, LeaseState.GONE})
+_WITH_SERVER: Final = frozenset({LeaseTerm.SERVER_GONE, LeaseTerm.STOPPED_LONG})
 
 
 def readable(rows: Iterable[Row[Any]], unreadable: Unreadable | None) -> list[StoredLease]:

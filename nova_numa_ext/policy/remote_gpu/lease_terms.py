@@ -29,6 +29,7 @@ class LeaseTerm(StrEnum):
     STARTING = "starting"
     ATTACHED = "attached"
     STOPPED = "stopped"
+    STOPPED_LONG = "stopped_long"
     HOST_SILENT = "host_silent"
     SERVER_GONE = "server_gone"
     PROCESS_GONE = "process_gone"
@@ -67,6 +68,7 @@ LEASE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         LeaseTerm.STARTING: "the host of its GPU is to serve it",
         LeaseTerm.ATTACHED: "the host of its server may connect",
         LeaseTerm.STOPPED: "its server does not run",
+        LeaseTerm.STOPPED_LONG: "its server has not run for {value} s; its GPU is kept for {against} s",
         LeaseTerm.HOST_SILENT: "the host of its GPU has not reported for {value} s",
         LeaseTerm.SERVER_GONE: "its server is on no host any more",
         LeaseTerm.PROCESS_GONE: "what served it has ended, and all that was in the GPU with it: it is started again",

@@ -117,6 +117,58 @@ def test_a_server_that_stops_is_detached_and_attached_again_when_it_starts(servi
     assert service.attaches("c1") == [(lease.uuid, 3)]
 
 
+@pytest.mark.parametrize("hold_s", [None, 600.0])
+@pytest.mark.parametrize("lost", [False, True], ids=["", "its GPU's host was silent meanwhile"])
+def test_a_stopped_server_keeps_its_gpu_as_long_as_that_is_held_and_gets_another_when_it_runs(
+    service, monkeypatch, hold_s, lost
+):
+    service.hold_s, now = hold_s, service.leases.now
+    service.start()
+    for _ in range(3):
+        service.obey()
+        asking(service)
+        service.round()
+    (lease,) = service.leases.find()
+    service.report("c1")
+    service.round()
+    if lost:
+        service.leases.change(service.leases.read(lease.uuid), life.lose, ENGINE)
+        service.round()
+    service.obey()
+    waits = service.state(lease)
+    assert waits is (LeaseState.READY if lost else LeaseState.DETACHED)
+    monkeypatch.setattr(service.leases, "now", lambda: now() + 500.0)
+    service.round()
+    assert service.state(lease) is waits
+    monkeypatch.setattr(service.leases, "now", lambda: now() + 700.0)
+    service.round()
+    service.obey()
+    service.round()
+    if hold_s is None:
+        assert service.state(lease) is waits
+        return
+    assert (service.state(lease), service.claims.read(lease.uuid)) == (LeaseState.GONE, None)
+    assert reasons(service, lease)[0][0] == LeaseTerm.STOPPED_LONG
+    asking(service)
+    service.round()
+    (again,) = service.leases.find(states=LIVING)
+    assert (again.server, again.claimed) == (SERVER, True)
+
+
+def test_a_server_that_runs_again_keeps_what_was_held_for_longer_than_it_is(service, monkeypatch):
+    """It runs, and no look has been at its lease yet."""
+    service.hold_s, now = 600.0, service.leases.now
+    service.start()
+    lease = service.attached()
+    service.report("c1")
+    service.round()
+    service.obey()
+    monkeypatch.setattr(service.leases, "now", lambda: now() + 700.0)
+    service.report("c1", servers=[SERVER])
+    service.round()
+    assert service.state(lease) is LeaseState.STARTING
+
+
 def test_a_server_that_is_on_no_host_in_two_looks_loses_its_lease(service):
     lease = service.attached()
     service.report("c1")

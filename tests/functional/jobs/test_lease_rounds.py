@@ -18,6 +18,7 @@ from nova_numa_ext.orchestrator.store.stored_lease import LeaseChoice, LeaseSpec
 from nova_numa_ext.policy.remote_gpu import leases as life
 from nova_numa_ext.policy.remote_gpu.choosing import Unmet, choose
 from nova_numa_ext.policy.remote_gpu.leases import LeaseState
+from nova_numa_ext.policy.remote_gpu.making_room import RebalanceRules, Rebalancing, UsePolicy
 from placement_traits import pool_reader
 from placement_traits.claim_store import ClaimStore, ForeignConsumerError
 from placement_traits.claims import Claim, emptied
@@ -481,6 +482,34 @@ def test_the_engine_carries_leases_on(placement, tmp_path):
     world.rounds()
     assert Leases(world.database).read(lease.uuid).state is LeaseState.GONE
     assert world.claims.read(lease.uuid) is None
+
+
+def test_what_operators_say_of_leases_reaches_their_rounds(placement, tmp_path):
+    world = World(
+        tmp_path,
+        ClaimStore(placement.client),
+        remote_gpu_unmet=Unmet.STOP,
+        remote_gpu_max_wait_s=7.0,
+        remote_gpu_hold_s=9.0,
+        remote_gpu_rebalance=Rebalancing.OBSERVE,
+        remote_gpu_moves_per_minute=3,
+        remote_gpu_cool_down_s=5.0,
+        remote_gpu_by_use=UsePolicy.BALANCE,
+        remote_gpu_cold=0.25,
+        remote_gpu_speeds={"k20": 4},
+        remote_gpu_scavenging=Rebalancing.ENFORCE,
+    )
+    rules = world.engine._leases._rules
+    assert (rules.unmet, rules.max_wait_s, rules.hold_s) == (Unmet.STOP, 7.0, 9.0)
+    assert rules.rebalance == RebalanceRules(
+        mode=Rebalancing.OBSERVE,
+        moves_per_minute=3,
+        cool_down_s=5.0,
+        by_use=UsePolicy.BALANCE,
+        cold=0.25,
+        speeds={"k20": 4},
+        scavenging=Rebalancing.ENFORCE,
+    )
 
 
 # Processes that die ---------------------------------------------------------------------------------------------------
