@@ -14,7 +14,6 @@ import os
 import signal
 import sys
 import threading
-import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from host_agent.machine.libvirt import DomainSource, LibvirtSource, ListedDomain
 from host_agent.machine.privileged.devices import VSOCK_ALIAS
 from host_agent.machine.privileged.seam import open_seam
 from host_agent.model import workload
-from host_agent.model.workload import Activity
+from host_agent.model.workload import Activity, Workload
 from host_agent.remote_gpu import isolation
 from host_agent.remote_gpu.answer import RunningServers
 from host_agent.remote_gpu.checkpoint import NOTHING_AROUND, Around
@@ -281,10 +280,10 @@ def servers(libvirt: DomainSource) -> RunningServers:
     :raises ServiceUnavailableError: libvirt does not answer
     """
     running = [each for each in libvirt.domains() if each.activity is Activity.RUNNING]
-    found = {each.uuid: _requested(each) for each in running}
-    requests = {server: request for server, request in found.items() if request is not None}
-    domains = {each.uuid: number for each in running if (number := _number(each))}
-    return RunningServers(frozenset(found), requests, domains)
+    known = {each.uuid: found for each in running if (found := _understood(each)) is not None}
+    requests = {uuid: asked for uuid, each in known.items() if (asked := _requested(each))}
+    domains = {uuid: each.domain.number for uuid, each in known.items() if each.domain.number}
+    return RunningServers(frozenset(each.uuid for each in running), requests, domains)
 
 
 def guest_domains(libvirt: DomainSource) -> list[GuestDomain]:
@@ -301,37 +300,34 @@ def guest_domains(libvirt: DomainSource) -> list[GuestDomain]:
         except InvalidValueError as error:
             _LOG.warning("server %s reaches no lease: %s", each.uuid, error)
             continue
-        request = _requested(each)
+        server = _understood(each)
+        request = None if server is None else _requested(server)
         vgpus = 1 if request is None else request.vgpus_per_gpu
         runs = each.activity is Activity.RUNNING
         found.append(GuestDomain(each.uuid, cid, ours, runs, vgpus))
     return found
 
 
-def _number(domain: ListedDomain) -> str:
-    """Return libvirt's number of a domain, '' where its XML makes no sense."""
+def _understood(domain: ListedDomain) -> Workload | None:
+    """Return a server, None where its XML makes no sense."""
     try:
-        return ET.fromstring(domain.xml).get("id", "")
-    except (ET.ParseError, UnicodeEncodeError):
-        return ""  # reported where its flavor is read
+        return workload.parse(domain.xml, domain.activity)
+    except InvalidValueError as error:
+        _LOG.warning("server %s asks for no remote GPU: %s", domain.uuid, error)
+        return None
 
 
-def _requested(domain: ListedDomain) -> RemoteGpuRequest | None:
+def _requested(server: Workload) -> RemoteGpuRequest | None:
     """Return the GPUs of other hosts that a server's flavor asks for, None where it asks for none.
 
     A flavor that cannot be understood asks for none: the agent reports it. Neither does one that asks for more than
     Placement counts: with it the service would refuse all that this host reports, and take the host for silent.
     """
-    try:
-        request = workload.parse(domain.xml, domain.activity).request
-    except InvalidValueError as error:
-        _LOG.warning("server %s asks for no remote GPU: %s", domain.uuid, error)
-        return None
-    asked = None if request is None else request.remote_gpus
+    asked = None if server.request is None else server.request.remote_gpus
     if asked is not None and max(asked.memory_mb, asked.network_mbps) > MAX_AMOUNT:
         _LOG.warning(
             "server %s gets no remote GPU: its flavor asks for more than %d of something",
-            domain.uuid,
+            server.uuid,
             MAX_AMOUNT,
         )
         return None

@@ -96,6 +96,7 @@ class Domain:
     :param serial_controller: it has a virtio-serial controller, so that ports can be plugged into it
     :param interfaces: names of the host's sides of its interfaces, of those that have one
     :param ports: virtio-serial port -> path of the host's UNIX socket, "" while libvirt does not name it
+    :param number: libvirt's, another one after each start; "" where it does not run
     """
 
     uuid: str
@@ -113,6 +114,7 @@ class Domain:
     serial_controller: bool = False
     interfaces: tuple[str, ...] = ()
     ports: Mapping[str, str] = field(default_factory=dict)
+    number: str = ""
 
     @property
     def pci_devices(self) -> tuple[str, ...]:
@@ -250,6 +252,7 @@ def _domain(root: ET.Element) -> Domain:
         serial_controller=root.find("devices/controller[@type='virtio-serial']") is not None,
         interfaces=tuple(_interfaces(root)),
         ports=dict(_ports(root)),
+        number=root.get("id", ""),
     )
 
 

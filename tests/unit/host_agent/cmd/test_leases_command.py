@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ``numa-host-agent-leases`` reports of servers: those that run, and what their flavors ask of remote GPUs."""
 
+import xml.etree.ElementTree as ET
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -50,10 +52,27 @@ def test_a_server_that_runs_asks_for_what_its_flavor_says() -> None:
 
 
 def test_a_domain_has_the_number_that_libvirt_gave_it_at_its_start() -> None:
-    first = ListedDomain("a", "<domain type='kvm' id='7'><uuid>a</uuid></domain>", Activity.RUNNING)
-    second = ListedDomain("b", "<domain type='kvm'><uuid>b</uuid></domain>", Activity.RUNNING)
+    first, second = Server("first", GPUS), Server("second", BE_SPECS)
+    started = replace(
+        listed(first), xml=first.xml.replace("<domain type='qemu'>", "<domain type='qemu' id='7'>")
+    )
     no_xml = ListedDomain("c", "<domain", Activity.RUNNING)
-    assert found(first, second, no_xml).domains == {"a": "7"}
+    assert found(started, listed(second), no_xml).domains == {first.uuid: "7"}
+
+
+def test_the_xml_of_a_domain_is_parsed_once_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of hundreds of servers on a busy host, every two seconds."""
+    asks, other = Server("gpu", GPUS), Server("other", BE_SPECS)
+    parsed: list[str] = []
+    plain = ET.fromstring
+
+    def counted(xml: str) -> ET.Element:
+        parsed.append(xml)
+        return plain(xml)
+
+    monkeypatch.setattr(ET, "fromstring", counted)
+    found(listed(asks), listed(other))
+    assert sorted(parsed) == sorted([asks.xml, other.xml])
 
 
 def test_a_flavor_that_cannot_be_understood_asks_for_nothing() -> None:
