@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, update
 
 from nova_numa_ext.orchestrator.store import tables
 from nova_numa_ext.orchestrator.store.database import Database
@@ -148,20 +148,22 @@ class LeaseHosts:
             query = query.where(tables.lease_host.c.host == host)
         with self._database.transaction() as connection:
             rows = connection.execute(query).all()
-        return {
-            row.host: LeaseHost(
-                row.host,
-                row.seen_at,
-                frozenset(row.servers),
-                row.kept,
-                tuple(row.requests or ()),
-                row.busy or {},
-                bool(row.can_move),
-                row.link_mbps or {},
-                row.used_mb or {},
-            )
-            for row in rows
-        }
+        return {row.host: host_of(row) for row in rows}
+
+
+def host_of(row: Row[Any]) -> LeaseHost:
+    """Return the host of a row of the table ``lease_host``."""
+    return LeaseHost(
+        row.host,
+        row.seen_at,
+        frozenset(row.servers),
+        row.kept,
+        tuple(row.requests or ()),
+        busy=row.busy or {},
+        can_move=bool(row.can_move),
+        link_mbps=row.link_mbps or {},
+        used_mb=row.used_mb or {},
+    )
 
 
 def _have_leases(connection: Connection, servers: Collection[str]) -> bool:

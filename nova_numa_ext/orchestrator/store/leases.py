@@ -29,6 +29,7 @@ from nova_numa_ext.orchestrator.store.attach_jobs import (
     unfinished,
 )
 from nova_numa_ext.orchestrator.store.database import Database, LostRaceError
+from nova_numa_ext.orchestrator.store.lease_hosts import NO_USE, host_of
 from nova_numa_ext.orchestrator.store.lease_rows import (
     UNCLAIMED,
     change_row,
@@ -257,19 +258,21 @@ class Leases:
 
     def pools(self) -> dict[str, PoolUse]:
         """Return what leases use of the GPUs of each host of which some is held."""
-        columns, host = tables.lease.c, tables.lease_host.c
+        columns = tables.lease.c
         held = select(columns.uuid, columns.gpu_host, columns.asked).where(
             columns.claimed, columns.state != LeaseState.GONE, columns.gpu_host != ""
         )
-        reported = {
-            row.host: (row.busy or {}, row.link_mbps or {}, row.used_mb or {})
-            for row in self._rows(select(host.host, host.busy, host.link_mbps, host.used_mb))
-        }
+        reported = {row.host: host_of(row) for row in self._rows(select(tables.lease_host))}
         found: dict[str, PoolUse] = {}
         for row in self._rows(held):
-            memory_mb = int(row.asked.get("memory_mb", 0))
-            said = (each.get(row.uuid, 0.0) for each in reported.get(row.gpu_host, ()))
-            one = PoolUse(memory_mb, *said)
+            host = reported.get(row.gpu_host)
+            use = NO_USE if host is None else host.use_of(row.uuid)
+            one = PoolUse(
+                memory_mb=int(row.asked.get("memory_mb", 0)),
+                busy=use.busy or 0.0,
+                link_mbps=use.link_mbps or 0.0,
+                used_mb=use.used_mb or 0.0,
+            )
             found[row.gpu_host] = found.get(row.gpu_host, PoolUse()).plus(one)
         return found
 
