@@ -6,7 +6,7 @@ of a compute service with the service, cannot take away what leases hold::
 
     rgpu:gpuhost1               traits: POOL, RGPU_FABRIC_*
     ├─ rgpu:gpuhost1:cpu        CUSTOM_RGPU_CORE: one of each lease runs its server; CUSTOM_NUMA_EXT_RGPU_PROBE = 1
-    ├─ rgpu:gpuhost1:nic-eth1   CUSTOM_RGPU_NET_MBPS, megabytes a second; reserved = what no lease explains
+    ├─ rgpu:gpuhost1:nic-eth1   CUSTOM_RGPU_NET_MBPS, megabytes a second
     └─ rgpu:gpuhost1:gpu-…      CUSTOM_RGPU_MEM_MB, CUSTOM_RGPU_SHARE = 6; traits: RGPU, API_*, TRANSPORT_*, …
     compute1                    nova's; traits: RGPU_CLIENT, RGPU_FABRIC_*
     └─ compute1:rgpu            CUSTOM_RGPU_NET_MBPS of the NIC by which its servers reach pools
@@ -35,7 +35,6 @@ class LentGpu:
     :param memory_mb: that leases may have together, MiB
     :param apis: by which guests use it
     :param transports: that carry it to other hosts
-    :param reserved_mb: of the memory that contexts take, MiB
     :param enforced: no lease gets more memory than its slice
     :param migratable: leases can move while they are used
     :param traits: others, such as its model's
@@ -45,7 +44,6 @@ class LentGpu:
     memory_mb: int
     apis: frozenset[RemoteGpuApi]
     transports: frozenset[str]
-    reserved_mb: int = 0
     enforced: bool = False
     migratable: bool = False
     traits: frozenset[str] = frozenset()
@@ -57,12 +55,10 @@ class LentNic:
 
     :param device: its name
     :param mbps: megabytes a second that leases may be promised together
-    :param reserved_mbps: of it that measured use takes which no lease explains
     """
 
     device: str
     mbps: int
-    reserved_mbps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +99,7 @@ def pool_tree(pool: LentPool) -> ProviderTree:
         Provider(
             f"{root}:nic-{nic.device}",
             frozenset({names.POOL}),
-            {names.REMOTE_GPU_NETWORK_MBPS: _whole(nic.mbps, nic.reserved_mbps)},
+            {names.REMOTE_GPU_NETWORK_MBPS: _whole(nic.mbps)},
         )
         for nic in pool.nics
     )
@@ -135,14 +131,14 @@ def _gpu(root: str, gpu: LentGpu) -> Provider:
         gpu_provider(root, gpu.name),
         frozenset(traits),
         {
-            names.REMOTE_GPU_MEMORY_MB: _whole(gpu.memory_mb, gpu.reserved_mb),
+            names.REMOTE_GPU_MEMORY_MB: _whole(gpu.memory_mb),
             names.REMOTE_GPU_SHARE: _whole(names.GPU_SHARES),
         },
     )
 
 
-def _whole(total: int, reserved: int = 0) -> Inventory:
-    return Inventory(total, reserved=min(reserved, total), max_unit=total)
+def _whole(total: int) -> Inventory:
+    return Inventory(total, max_unit=total)
 
 
 def _check(pool: LentPool) -> None:

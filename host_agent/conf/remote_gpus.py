@@ -31,8 +31,8 @@ class RemoteGpuOptions(Section):
 
     gpus: tuple[str, ...] = option(
         (),
-        "GPUs that this host lends, NAME=MiB each: the name by which its driver selects it, such as its uuid. One "
-        "transport carries them all.",
+        "GPUs that this host lends, NAME=MiB each: the name by which its driver selects it, such as its uuid, and what "
+        "leases may have of its memory, without what the driver keeps for itself. One transport carries them all.",
         change="this host lends GPUs that neither nova nor another program has",
         leave="this host lends none",
     )
@@ -114,7 +114,8 @@ class RemoteGpuOptions(Section):
     )
     nics: tuple[str, ...] = option(
         (),
-        "NICs over which lent GPUs are reached, NAME=MB/s each: what leases may be promised together.",
+        "NICs over which lent GPUs are reached, NAME=MB/s each: what leases may be promised together, without "
+        "what else goes over it.",
         change="this host lends GPUs, which needs one or more",
         leave="this host lends none",
     )

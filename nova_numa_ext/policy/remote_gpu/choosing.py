@@ -56,7 +56,7 @@ def choose(
     ways: dict[str, ChosenGpu] = {}
     rooms = []
     for pool in pools:
-        # Where nothing is promised, nothing must be left: measured use may have taken all, and more.
+        # Where nothing is promised, nothing must be left: a host may lend less of a NIC than leases hold.
         nics = (each for each in pool.nics if not network_mbps or each.mbps.free >= network_mbps)
         nic = next((each.uuid for each in nics), None)
         if pool.drained or nic is None or pool.cores.free < CORES or host not in ("", pool.host):

@@ -34,7 +34,7 @@ def pool(*nics, drained=False):
     ids=["just enough", "the second", "none", "shrunk", "shrunk and nothing asked"],
 )
 def test_a_nic_counts_as_far_as_bandwidth_is_asked_for(nics, asked, nic):
-    """What a NIC has free is below 0 where others' measured use has taken what leases hold."""
+    """What a NIC has free is below 0 where its host has come to lend less of it than leases hold."""
     found = choose([pool(*nics)], PART, OPENCL, asked)
     assert (found and found.route.pool_nic) == nic
 
