@@ -147,7 +147,7 @@ RULES: Final = (
     _rule(
         LEASE_MOVE,
         "role:admin",
-        "Move a lease to another GPU, where it begins with empty memory.",
+        "Move a lease to another GPU, where it begins with empty memory unless both hosts can carry it.",
         ("POST", "/v1/leases/{lease}/move"),
     ),
     _rule(

@@ -204,8 +204,9 @@ ROUTES: Final = (
         "POST",
         "/v1/leases/{lease}/move",
         "leases.move",
-        "Move a lease that is attached to another GPU. What it holds in Placement goes there in one write, or stays; "
-        "its process begins with empty memory, and its server's host is cut off until that runs.",
+        "Move a lease that is attached to another GPU. What it holds in Placement goes there in one write, or stays. "
+        "Where both hosts report that they can carry leases, its process goes along with all that it has; else another "
+        "one begins with empty memory. Its server's host is cut off until it runs there.",
         {202: answers.LEASE},
         _NO_LEASE
         | {
