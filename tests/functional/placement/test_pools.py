@@ -204,6 +204,28 @@ def test_service_levels_share_a_gpu(lent, level, leases):
     assert used(lent)["g3 a"] == (100 * leases, 6)
 
 
+def test_unequal_slices_fill_the_memory_of_a_gpu_and_no_more(lent):
+    """F-002-22, 23: 3000 and 1700 of 4799 MiB, and no third of 200."""
+    lent.reporter.sync(replace(pool("g3"), gpus=(gpu("a", 4799),)))
+    way = route(lent, "g3")
+    for memory_mb in (3000, 1700):
+        lent.claims.write(lease(way, part(ServiceLevel.BRONZE, memory_mb)))
+    with pytest.raises(NoRoomError, match="CUSTOM_RGPU_MEM_MB"):
+        lent.claims.write(lease(way, part(ServiceLevel.SCAVENGER, 200)))
+    lent.claims.write(lease(way, part(ServiceLevel.SCAVENGER, 99)))
+    assert used(lent)["g3 a"] == (4799, 5)
+
+
+def test_each_lease_takes_a_core_of_the_gpus_host(lent):
+    """F-002-29: two GPUs with room for more, and cores for three leases."""
+    lent.reporter.sync(pool("g3", gpus=("a", "b"), cores=3))
+    ways = [route(lent, "g3", name) for name in ("a", "b")]
+    for number in range(3):
+        lent.claims.write(lease(ways[number % 2], part(ServiceLevel.SCAVENGER)))
+    with pytest.raises(NoRoomError, match="CUSTOM_RGPU_CORE"):
+        lent.claims.write(lease(ways[1], part(ServiceLevel.SCAVENGER)))
+
+
 def test_a_gang_is_had_together_or_not_at_all(lent):
     """All GPUs of a job in one request."""
     gold = part(ServiceLevel.GOLD)

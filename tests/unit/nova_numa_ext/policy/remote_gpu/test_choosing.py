@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which GPU a lease gets that is asked for by itself."""
 
+from dataclasses import replace
+
 import pytest
 
 from nova_numa_ext.policy.remote_gpu.choosing import choose
@@ -41,3 +43,14 @@ def test_a_nic_counts_as_far_as_bandwidth_is_asked_for(nics, asked, nic):
 
 def test_a_drained_pool_gets_no_lease():
     assert choose([pool((1000, 0), drained=True)], PART, OPENCL) is None
+
+
+def test_a_lease_gets_the_least_shared_gpu():
+    """F-002-28, ``perf``: whichever comes first."""
+    found = pool((1000, 0))
+    (gpu,) = found.gpus
+    used = replace(gpu, uuid="used", share=replace(gpu.share, used=gpu.share.used + 1))
+    for gpus in ((gpu, used), (used, gpu)):
+        chosen = choose([replace(found, gpus=gpus)], PART, OPENCL)
+        assert chosen is not None
+        assert chosen.route.gpu == gpu.uuid

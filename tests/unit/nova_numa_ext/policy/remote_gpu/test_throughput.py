@@ -6,6 +6,8 @@ import pytest
 from nova_numa_ext.policy.remote_gpu.closed_loop import ClosedLoop
 from nova_numa_ext.policy.remote_gpu.slices import SHARING_SLOWDOWN
 from nova_numa_ext.policy.remote_gpu.throughput import (
+    FILLER_THREADS,
+    Couple,
     fill_client_first,
     most_jobs,
     most_jobs_alone,
@@ -27,7 +29,8 @@ def test_eight_jobs_fill_the_client_first_and_leave_cores_for_two_fillers() -> N
     assert (found.free_on_client, found.free_on_server) == (2, 6)
     assert found.fillers == 2
     assert most_jobs_alone(3, 20) == 5
-    assert (20 - 10) // 3 == 3  # beside the CUDA job of ten threads
+    # One of ten threads beside a GPU of its own host: no server of a lease takes a core.
+    assert Couple(20, on_client=1, on_server=0, threads=10).free_on_client // FILLER_THREADS == 3
 
 
 def test_throughput_of_a_hybrid_and_of_a_homogeneous_cluster() -> None:
