@@ -197,6 +197,17 @@ def test_what_a_host_says_of_another_move_changes_nothing(service):
     assert service.now().version == before
 
 
+@pytest.mark.parametrize("host", ["c1", "c2"])
+def test_a_host_that_has_no_part_in_a_move_learns_and_says_nothing_of_it(service, host):
+    """c1 has the lease's server, and no part in it until that may connect again."""
+    service.move()
+    before = service.now()
+    assert not any(service.ask(host).json.values())
+    service.tell(host, address="elsewhere:7001")
+    service.tell(host, why="it does not go")
+    assert service.now() == before
+
+
 # -- both together -----------------------------------------------------------------------------------------------------
 
 
