@@ -30,7 +30,8 @@ from host_agent.control.uplink_throttle import UplinkThrottle
 from host_agent.decide.lanes import queues, ruleset
 from host_agent.decide.lanes.planning import LanePlan, LaneSettings, planned
 from host_agent.decide.slo.shapes import BeServer, BeTarget, SloView, Taken
-from host_agent.model.lanes import LaneNetwork, LanePort, LaneQueue, UplinkReport
+from host_agent.decide.slo.uplink import Ceiling
+from host_agent.model.lanes import LaneNetwork, LaneOrder, LanePort, LaneQueue, UplinkReport
 from host_agent.model.latency import LcServer
 from host_agent.observe.latency.window import LatencyWindow
 from host_agent.observe.network import traffic
@@ -185,9 +186,9 @@ class UnitHere:
         self._keeper = keeper
         self._answer: UplinkReport | None = None
 
-    def order(self, limits: Mapping[str, int]) -> None:
+    def order(self, order: LaneOrder) -> None:
         """Carry out an order."""
-        self._answer = self._keeper.order(limits, time.monotonic())
+        self._answer = self._keeper.order(order, time.monotonic())
 
     def answer(self) -> UplinkReport | None:
         """Return what is effective."""
@@ -210,7 +211,7 @@ def throttled(
     report = SloReport(SloOptions(), PrintedJournal(lambda _line: None))
     throttle = UplinkThrottle(
         BalmOptions(),
-        settings.strict_cap,
+        Ceiling(settings.strict_cap),
         UnitHere(keeper),
         lambda device: traffic(world.sys, (device,)),
         report,

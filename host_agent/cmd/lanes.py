@@ -2,8 +2,8 @@
 """``numa-host-agent-lanes``: lanes of this host's uplinks, beside the agent and without it.
 
 It has CAP_NET_ADMIN and nothing else. What it writes follows from its configuration, from the servers that libvirt
-names, and from their ports in Neutron; with ``throttle`` the agent may order how much best-effort servers send
-together, and nothing else. On SIGTERM it ends; its unit then takes all off again.
+names, and from their ports in Neutron; with ``throttle`` or ``tune`` the agent may order how best-effort servers are
+held, and nothing else. On SIGTERM it ends; its unit then takes all off again.
 
 It ends with 78 (``EX_CONFIG``) where the configuration cannot be used.
 """
@@ -34,7 +34,7 @@ from host_agent.machine.libvirt import DomainSource, LibvirtSource
 from host_agent.machine.uplink_watch import QueueWatch
 from host_agent.machine.uplinks import UplinkPrograms, Uplinks
 from host_agent.model import workload
-from host_agent.model.lanes import LanePort, LaneQueue, UplinkFacts
+from host_agent.model.lanes import LaneOrder, LanePort, LaneQueue, UplinkFacts
 from host_agent.model.workload import Activity
 from host_agent.observe.ports import Get, NetworkPort, ports_of
 from host_agent.report.clients import make_neutron, make_reporter
@@ -132,7 +132,7 @@ def _for_switch(options: argparse.Namespace, settings: LaneSettings) -> int:
 
 def _run(conf: Configuration, options: argparse.Namespace) -> int:
     if options.switch:
-        return _for_switch(options, settings_of(conf.lanes))
+        return _for_switch(options, LaneSettings.of(conf.lanes))
     keeper = keeper_of(conf.lanes, conf, dry_run=options.dry_run)
     if options.dry_run:
         return _once(conf, keeper)
@@ -168,14 +168,9 @@ def keeper_of(options: LaneOptions, conf: Configuration, *, dry_run: bool) -> La
         Uplinks(programs, conf.paths.sys, options.speeds_mbps),
         options.uplinks,
         options.queue,
-        settings_of(options),
+        LaneSettings.of(options),
         sys.stdout.write if dry_run else None,
     )
-
-
-def settings_of(options: LaneOptions) -> LaneSettings:
-    """Return what operators decide; options have the bounds of it."""
-    return LaneSettings(options.strict_cap, options.best_effort_share, options.force)
 
 
 def _trait(conf: Configuration, timeout_s: float | None = None) -> LaneTrait:
@@ -214,7 +209,9 @@ def _loop(conf: Configuration, keeper: LaneKeeper, stop: threading.Event) -> Non
     due_s = -math.inf
     with ExitStack() as stack:
         watch = stack.enter_context(QueueWatch())
-        door = stack.enter_context(LaneDoor(conf.paths.lane_door)) if conf.lanes.throttle else None
+        door = (
+            stack.enter_context(LaneDoor(conf.paths.lane_door)) if conf.lanes.takes_orders else None
+        )
         heard: list[QueueWatch | LaneDoor] = [watch, *([door] if door else [])]
         while not stop.is_set():
             if is_due := time.monotonic() >= due_s:
@@ -232,13 +229,23 @@ def _loop(conf: Configuration, keeper: LaneKeeper, stop: threading.Event) -> Non
                 slice_s = _ASKING_S if ports.is_asking else _SLICE_S
                 ready = select.select(heard, [], [], min(left, slice_s))[0]
                 if door:
-                    door.serve(lambda limits: keeper.order(limits, time.monotonic()))
+                    door.serve(
+                        lambda order: keeper.order(allowed(order, conf.lanes), time.monotonic())
+                    )
                     keeper.lapse(time.monotonic())
                 if watch in ready and watch.changed(0.0) & keeper.indexes:
                     break
                 if ports.answer != known:
                     break
     manager.stopping()
+
+
+def allowed(order: LaneOrder, options: LaneOptions) -> LaneOrder:
+    """Return what of an order is taken: what this unit's configuration says, whatever the agent's does."""
+    return LaneOrder(
+        order.limits if options.throttle else {},
+        order.shares if options.tune and not options.throttle else {},
+    )
 
 
 def _log_new(done: LaneTurn, before: LaneTurn | None) -> LaneTurn:

@@ -54,6 +54,18 @@ class LaneOptions(Section):
         change="latency-critical servers wait behind best-effort ones of this host in a switch, where lanes end",
         leave="switches know lanes by DSCP, or latencies are not reported",
     )
+    tune: bool = option(
+        False,
+        "Weights of lanes by trial: while the objective of a latency-critical server is violated and such servers send "
+        "about as much over an uplink with lanes of htb as strict_cap, give their lane a part of best-effort servers' "
+        "share, by the SLO controller of numa-host-agent ([slo], which also needs [rdt]enabled). What helps nothing, "
+        "or is not needed any more, is taken back. Best-effort servers keep a tenth of their share at least, and more "
+        "in the mean of an hour by [slo]be_floor_percent; what they lose is charged to the account of "
+        "[slo]budget_s_per_hour, and all of it falls within ten seconds when the agent is gone. Without effect beside "
+        "throttle, for what that takes is lent to the other lanes. Both programs read this option.",
+        change="latency-critical servers now and then send more than strict_cap, and the host itself is busy, too",
+        leave="strict_cap is as much as they may ever have, or latencies are not reported",
+    )
     leaf: bool = option(
         False,
         "With throttle and [placement]enabled: where an objective stays violated though nothing on this host is to "
@@ -133,3 +145,8 @@ class LaneOptions(Section):
         change="it is elsewhere",
         leave="it is the distribution's, or uplinks are no ports of Open vSwitch",
     )
+
+    @property
+    def takes_orders(self) -> bool:
+        """The agent may say how best-effort servers are held."""
+        return self.throttle or self.tune

@@ -5,8 +5,9 @@ Each turn reads what the kernel has, plans, and writes what differs. What was wr
 there then are taken off again, and so are lanes that others have overwritten twice in ten minutes. Marks are written as
 a whole whenever servers come, go or get another tap; without lanes there are none.
 
-The agent may order how much best-effort servers send together over an uplink, for the sake of objectives that only it
-knows. It is the one order that is taken, and it lapses: an agent that is gone, paused or hung holds no server.
+The agent may order how the lane of best-effort servers is held, for the sake of objectives that only it knows: what
+they send together at most, or what part of their share they keep. No other order is taken, and each lapses: an agent
+that is gone, paused or hung holds no server.
 """
 
 import logging
@@ -18,7 +19,10 @@ from host_agent.decide.lanes import queues, ruleset, terms
 from host_agent.decide.lanes.guard import LaneGuard
 from host_agent.decide.lanes.planning import HANDLE, LanePlan, LaneSettings, planned, unmarked
 from host_agent.model.lanes import (
+    NOT_HELD,
     OFFLOAD,
+    BestEffortHold,
+    LaneOrder,
     LanePort,
     LaneQueue,
     ShownMarks,
@@ -26,6 +30,7 @@ from host_agent.model.lanes import (
     UplinkFacts,
     UplinkReport,
 )
+from host_agent.model.levels import FULL
 from placement_traits.errors import CapabilityMissingError
 from placement_traits.names import Tier
 from placement_traits.reason import Reason
@@ -94,16 +99,16 @@ class _Uplink:
     :param guard: how often others have overwritten its lanes
     :param index: the kernel's number of the device whose lanes they are
     :param made: the lanes that stand there by what we know
-    :param most_mbps: what best-effort servers are ordered to send together; None: as much as goes
-    :param refused_mbps: a limit that the kernel did not take; it is not tried again until another one was ordered
+    :param ordered: how best-effort servers are to be held
+    :param refused: an order that the kernel did not take; it is not tried again until another one was given
     :param withdrawn: why there are to be none until the next start
     """
 
     guard: LaneGuard
     index: int | None = None
     made: LanePlan | None = None
-    most_mbps: int | None = None
-    refused_mbps: int | None = None
+    ordered: BestEffortHold = NOT_HELD
+    refused: BestEffortHold | None = None
     withdrawn: Reason | None = None
 
 
@@ -179,59 +184,70 @@ class LaneKeeper:
         lanes = {name: plan.queue or OFFLOAD for name, plan in plans.items()}
         return LaneTurn(lanes, tuple(reasons), marked, tuple(troubles))
 
-    def order(self, limits: Mapping[str, int], now_s: float) -> UplinkReport:
-        """Hold best-effort servers to so much together, at once and until it lapses; return what is effective then.
+    def order(self, order: LaneOrder, now_s: float) -> UplinkReport:
+        """Hold best-effort servers so, at once and until it lapses; return what is effective then.
 
-        :param limits: of uplinks, Mbit/s; over those that are missing as much as goes
         :param now_s: monotonic clock
         """
         self._lapses_s = now_s + LEASE_S
         for name, uplink in self._uplinks.items():
-            ordered = limits.get(name)
-            if ordered is None or ordered != uplink.refused_mbps:
-                uplink.refused_mbps = None
-                uplink.most_mbps = ordered
-            self._limit(name, uplink)
+            ordered = order.of(name)
+            if ordered != uplink.refused:
+                uplink.refused = None
+                uplink.ordered = ordered
+            self._hold(name, uplink)
         there = {
             name: uplink.made
             for name, uplink in self._uplinks.items()
             if uplink.made and uplink.made.queue is LaneQueue.HTB
         }
+        holds = {name: made.hold for name, made in there.items()}
         return UplinkReport(
             {name: made.speed_mbps for name, made in there.items()},
             self._tiers,
-            {name: made.most_mbps for name, made in there.items() if made.most_mbps is not None},
+            LaneOrder(
+                {
+                    name: hold.most_mbps
+                    for name, hold in holds.items()
+                    if hold.most_mbps is not None
+                },
+                {
+                    name: hold.share_percent
+                    for name, hold in holds.items()
+                    if hold.share_percent < FULL
+                },
+            ),
         )
 
     def lapse(self, now_s: float) -> None:
-        """Take limits of best-effort servers off where the agent has not repeated its order.
+        """Hold best-effort servers no longer where the agent has not repeated its order.
 
         :param now_s: monotonic clock
         """
-        held = [name for name, uplink in self._uplinks.items() if uplink.most_mbps is not None]
+        held = [name for name, uplink in self._uplinks.items() if uplink.ordered != NOT_HELD]
         if held and now_s >= self._lapses_s:
             _LOG.warning(
                 "the agent says nothing any more: best-effort servers send as much as goes"
             )
             for name in held:
-                self._uplinks[name].most_mbps = None
-                self._limit(name, self._uplinks[name])
+                self._uplinks[name].ordered = NOT_HELD
+                self._hold(name, self._uplinks[name])
 
-    def _limit(self, name: str, uplink: _Uplink) -> None:
+    def _hold(self, name: str, uplink: _Uplink) -> None:
         """Have the lane of best-effort servers as it was ordered; where that fails, as it is without an order."""
         made = uplink.made
-        if not made or made.queue is not LaneQueue.HTB or made.most_mbps == uplink.most_mbps:
+        if not made or made.queue is not LaneQueue.HTB or made.hold == uplink.ordered:
             return
-        plan = replace(made, most_mbps=uplink.most_mbps)
+        plan = replace(made, hold=uplink.ordered)
         try:
-            self._write_queues(queues.limited(plan))
+            self._write_queues(queues.changed(made, plan))
             if not queues.shows(plan, self._devices.queue(name)):
-                raise CapabilityMissingError(f"the limit of {name} is not there as it was written")
+                raise CapabilityMissingError(f"lanes of {name} are not held as they were written")
             uplink.made = plan
         except CapabilityMissingError as error:
             _LOG.warning("%s", error)
-            uplink.refused_mbps = uplink.most_mbps
-            uplink.made = uplink.most_mbps = None  # the next turn makes the lanes again
+            uplink.refused, uplink.ordered = uplink.ordered, NOT_HELD
+            uplink.made = None  # the next turn makes the lanes again
 
     def reset(self) -> None:
         """Take off all lanes and marks of ours, also those of an earlier start; what others have made stays.
@@ -282,7 +298,7 @@ class LaneKeeper:
         desired = planned(facts, [self._queue], self._settings)
         ours = shown.handle == HANDLE
         if isinstance(desired, LanePlan) and desired.queue is LaneQueue.HTB:
-            desired = replace(desired, most_mbps=uplink.most_mbps)
+            desired = replace(desired, hold=uplink.ordered)
         if uplink.withdrawn or not isinstance(desired, LanePlan):
             if ours:
                 self._write_queues(queues.removed(name))

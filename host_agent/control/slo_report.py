@@ -196,17 +196,23 @@ class SloReport:
         self.decision(seen, replace(decision, events=()), Result.WOULD)
 
     def uplink(
-        self, seen: SloView, decision: BalmDecision, use: UplinkUse, limit_mbps: int | None
+        self,
+        seen: SloView,
+        decision: BalmDecision,
+        use: UplinkUse,
+        what: Mapping[str, Any],
+        tries: str,
     ) -> None:
         """Write what was decided about an uplink.
 
-        :param limit_mbps: what best-effort servers may send together now
+        :param what: how best-effort servers are held now
+        :param tries: what was tried, a clause that goes on with the uplink's name
         """
-        self._uplink_decided(seen, decision, use, limit_mbps, Result.DONE)
+        self._uplink_decided(seen, decision, use, what, Result.DONE)
         for event in decision.events:
             match event:
                 case CannotFixSloViolation():
-                    problem = f"throttling what best-effort servers send over {use.device} does not keep the objective"
+                    problem = f"{tries} {use.device} does not keep the objective"
                     for uuid in event.lcs:
                         self._note("uplink_in_vain", uuid, problem=problem)
                 case AccountSpent():
@@ -221,13 +227,13 @@ class SloReport:
                     self._event(event)
 
     def foreseen_uplink(
-        self, seen: SloView, decision: BalmDecision, use: UplinkUse, limit_mbps: int | None
+        self, seen: SloView, decision: BalmDecision, use: UplinkUse, what: Mapping[str, Any]
     ) -> None:
         """Write what would be done about an uplink, and again now and then for as long as it would be."""
         now = self._clock()
         if decision.changes and now - self._foreseen_uplink_s >= _FORESEEN_AGAIN_S:
             self._foreseen_uplink_s = now
-            self._uplink_decided(seen, decision, use, limit_mbps, Result.WOULD)
+            self._uplink_decided(seen, decision, use, what, Result.WOULD)
 
     def leaf(self, use: UplinkUse, held: LeafHold) -> None:
         """Write how far best-effort servers are slowed for the sake of other hosts of the leaf now."""
@@ -247,15 +253,15 @@ class SloReport:
         seen: SloView,
         decision: BalmDecision,
         use: UplinkUse,
-        limit_mbps: int | None,
+        what: Mapping[str, Any],
         result: Result,
     ) -> None:
         if not (decision.changes or decision.reasons):
             return
         phase = decision.state.phase.value
-        what: dict[str, Any] = {"uplink": use.device, "phase": phase}
+        written = {"uplink": use.device, "phase": phase}
         if decision.changes:
-            what["best_effort_mbps"] = limit_mbps
+            written |= what
         measured = {
             "ratios": {
                 lc.uuid: round(lc.ratio, 3) for lc in seen.objectives if lc.ratio is not None
@@ -265,7 +271,9 @@ class SloReport:
         }
         reasons = tuple(map(str, decision.reasons))
         for uuid in decision.changes or ("",):
-            self._note("uplink", uuid, what=what, reasons=reasons, measured=measured, result=result)
+            self._note(
+                "uplink", uuid, what=written, reasons=reasons, measured=measured, result=result
+            )
 
     def rest(self) -> None:
         """Write that the controller has no targets any more."""

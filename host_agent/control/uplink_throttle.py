@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Throttles what best-effort servers send over an uplink: the impure part around :mod:`host_agent.decide.slo.uplink`.
+"""Holds best-effort servers of an uplink: the impure part around :mod:`host_agent.decide.slo.uplink`.
 
 It belongs to the SLO controller and has its thread: latencies are read once, for both. What is decided goes as an order
 to the unit of lanes, which alone may write to the host's network; an order is repeated while it is to hold, and lapses
@@ -19,9 +19,9 @@ from host_agent.control.slo_report import SloReport
 from host_agent.decide.slo import account, leaf, uplink
 from host_agent.decide.slo.leaf import LeafHold, RoomRequest
 from host_agent.decide.slo.shapes import BalmPhase, BalmState, SloView, Taken
-from host_agent.decide.slo.uplink import UplinkUse
+from host_agent.decide.slo.uplink import UplinkKnob, UplinkUse
 from host_agent.decide.slo.violation import states
-from host_agent.model.lanes import UplinkReport
+from host_agent.model.lanes import LaneOrder, UplinkReport
 from host_agent.model.levels import FULL
 from host_agent.model.network import TrafficBytes
 from host_agent.report.metrics import Sample
@@ -37,8 +37,8 @@ _MBIT: Final = 1e6 / 8
 class LaneUnit(Protocol):
     """The unit of lanes: :class:`~host_agent.machine.lane_door.LaneDoorCaller`."""
 
-    def order(self, limits: Mapping[str, int]) -> None:
-        """Say what best-effort servers may send together over uplinks, Mbit/s."""
+    def order(self, order: LaneOrder) -> None:
+        """Say how best-effort servers are to be held."""
 
     def answer(self) -> UplinkReport | None:
         """Return the newest answer, None where none has come."""
@@ -65,36 +65,38 @@ class UplinkThrottle:
     """Keeps objectives by an uplink.
 
     :param options: the controller's
-    :param protected: share of an uplink that is latency-critical servers', together
+    :param knob: what is tried
     :param unit: that carries orders out
     :param counted: returns the bytes of a device since it was made; None: there is no such device
     :param report: journal and metrics
     :param leaf: the way to the leaf of this host; None: there is none
+    :param protected: share of an uplink that is latency-critical servers', together, for which the leaf is asked
     """
 
     def __init__(
         self,
         options: BalmOptions,
-        protected: float,
+        knob: UplinkKnob,
         unit: LaneUnit,
         counted: Callable[[str], TrafficBytes | None],
         report: SloReport,
         *,
         leaf: LeafLink | None = None,
+        protected: float = 0.0,
     ) -> None:
-        self._options, self._protected = options, protected
+        self._options, self._knob, self._protected = options, knob, protected
         self._unit, self._bytes_of, self._report = unit, counted, report
         self.state = BalmState()
         self._interfaces: Mapping[str, tuple[str, ...]] = {}
         self._known: UplinkReport | None = None
         self._answered_s = self._asked_s = -_ANSWER_S
-        self._asked_for: Mapping[str, int] = {}
+        self._asked_for = LaneOrder()
         self._counted: Mapping[str, TrafficBytes] = {}
         self._counted_s: float | None = None
         self._use: UplinkUse | None = None
         self._leaf = leaf
         self._asking, self._held = RoomRequest(), LeafHold()
-        self._ordered: Mapping[str, int] = {}
+        self._ordered = LaneOrder()
 
     @property
     def at_work(self) -> bool:
@@ -128,22 +130,22 @@ class UplinkThrottle:
             state,
             self._options,
             now_s,
-            protected=self._protected,
+            knob=self._knob,
             may_begin=may_begin,
         )
         if decision is None:
             self.state = state
         elif acts:
             self.state = decision.state
-            limit = uplink.limit_mbps(decision.state, use.speed_mbps)
-            self._order({} if limit is None else {use.device: limit}, now_s)
-            self._report.uplink(seen, decision, use, limit)
+            step = self._knob.step(decision.state, use)
+            self._order(step.order, now_s)
+            self._report.uplink(seen, decision, use, step.what, self._knob.tries)
         else:
             # Nothing is held, so nothing is charged, and nothing more can be foreseen.
             self.state = decision.state.resting({}) if decision.changes else decision.state
             self.state = replace(self.state, taken=state.taken)
-            limit = uplink.limit_mbps(decision.state, use.speed_mbps)
-            self._report.foreseen_uplink(seen, decision, use, limit)
+            what = self._knob.step(decision.state, use).what
+            self._report.foreseen_uplink(seen, decision, use, what)
         if self._leaf and acts:
             here = [lc for lc in seen.objectives if lc.uuid in use.latency_critical]
             endangered = any(state.bad for state in states(here, self._options).values())
@@ -179,8 +181,8 @@ class UplinkThrottle:
     def rest(self) -> None:
         """Throttle no server for the sake of this host's: their objectives are not watched."""
         self._asking = self._asking.unwatched()
-        if self._asked_for:
-            self._asked_for = {}
+        if self._asked_for != LaneOrder():
+            self._asked_for = LaneOrder()
             self._send()
         self._forget()
 
@@ -188,7 +190,7 @@ class UplinkThrottle:
         """Throttle no server, for whose sake ever, and say nothing to the leaf."""
         self._held = replace(self._held, mbps=None, seen_s=None)
         self.rest()
-        if self._ordered:
+        if self._ordered != LaneOrder():
             self._send()
         if self._leaf:
             self._leaf.rest()
@@ -211,6 +213,9 @@ class UplinkThrottle:
         yield "numa_ext_uplink_sent_mbps", (use.device, "best_effort"), theirs
         if use.limit_mbps is not None:
             yield "numa_ext_uplink_limit_mbps", (use.device,), float(use.limit_mbps)
+        if use.share_percent < FULL:
+            share = float(use.share_percent)
+            yield "numa_ext_uplink_best_effort_share_percent", (use.device,), share
         if self._leaf:
             urgent = use.latency_critical_mbps
             yield "numa_ext_uplink_sent_mbps", (use.device, "latency_critical"), urgent
@@ -225,12 +230,12 @@ class UplinkThrottle:
         return self._use.device if self._use and (self.at_work or is_held) else None
 
     def _forget(self) -> None:
-        self._asked_for = {}
+        self._asked_for = LaneOrder()
         if self.state.targets or self.at_work:
             self.state = self.state.resting({})
 
-    def _order(self, limits: Mapping[str, int], now_s: float) -> None:
-        self._asked_for = limits
+    def _order(self, order: LaneOrder, now_s: float) -> None:
+        self._asked_for = order
         if self._merged() != self._ordered or now_s - self._asked_s >= _ASK_S:
             self._asked_s = now_s
             self._send()
@@ -239,20 +244,21 @@ class UplinkThrottle:
         self._ordered = self._merged()
         self._unit.order(self._ordered)
 
-    def _merged(self) -> Mapping[str, int]:
-        """Return the limits of this host and of its leaf, of two the lower one."""
+    def _merged(self) -> LaneOrder:
+        """Return the order of this host with the limit of its leaf, of two the lower one."""
         use, held = self._use, self._held.mbps
         if use is None or held is None:
             return self._asked_for
-        own = self._asked_for.get(use.device, held)
-        return {**self._asked_for, use.device: min(own, held)}
+        limits = self._asked_for.limits
+        own = limits.get(use.device, held)
+        return replace(self._asked_for, limits={**limits, use.device: min(own, held)})
 
     def _look(self, now_s: float) -> None:
         """Hear the unit, and count bytes when a window has ended."""
         if (answer := self._unit.answer()) is not None:
             self._known, self._answered_s = answer, now_s
             if self._use is not None:
-                self._use = replace(self._use, limit_mbps=answer.limits.get(self._use.device))
+                self._use = _held_as(self._use, answer)
         if now_s - self._asked_s >= _ASK_S:
             self._order(self._asked_for, now_s)
         if self._known is None or now_s - self._answered_s >= _ANSWER_S:
@@ -286,7 +292,12 @@ class UplinkThrottle:
         if not sent:
             return None
         device = self._judged or max(
-            sent, key=lambda name: (name in known.limits, sent[name] / known.uplinks[name], name)
+            sent,
+            key=lambda name: (
+                name in known.held.limits or name in known.held.shares,
+                sent[name] / known.uplinks[name],
+                name,
+            ),
         )
         if device not in sent:
             return None
@@ -301,7 +312,7 @@ class UplinkThrottle:
         }
         urgent_mbps, rates = sum(of_tier[Tier.LC].values()), of_tier[Tier.BE]
         # A guest may send more into its tap than the uplink takes: the rest is dropped there, or stays in this host.
-        most = known.limits.get(device, known.uplinks[device])
+        most = known.held.limits.get(device, known.uplinks[device])
         left = min(most, max(0.0, sent[device]))
         part = min(1.0, left / max(1.0, sum(rates.values())))
         theirs = {
@@ -314,12 +325,18 @@ class UplinkThrottle:
             for uuid, taps in self._interfaces.items()
             if any(known.taps.get(tap) is Tier.LC for tap in taps)
         )
-        return UplinkUse(
+        use = UplinkUse(
             device,
             float(known.uplinks[device]),
             max(0.0, sent[device]),
             theirs,
             urgent,
-            known.limits.get(device),
-            min(urgent_mbps, left),
+            latency_critical_mbps=min(urgent_mbps, left),
         )
+        return _held_as(use, known)
+
+
+def _held_as(use: UplinkUse, known: UplinkReport) -> UplinkUse:
+    """Return the use of an uplink with how best-effort servers are held there."""
+    hold = known.held.of(use.device)
+    return replace(use, limit_mbps=hold.most_mbps, share_percent=hold.share_percent)

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the agent and the unit of lanes speak: datagrams over a socket in the agent's folder.
 
-The agent sends what best-effort servers may send together over each uplink, the unit answers each order with what it
-has in its hands. Neither waits for the other: an order without a receiver is lost, an answer is read when it has come.
+The agent sends how best-effort servers are to be held on each uplink, the unit answers each order with what it has in
+its hands. What one of both leaves out, as an earlier release does, holds nobody. Neither waits for the other: an order
+without a receiver is lost, an answer is read when it has come.
 Both have one user, and the folder lets no other one in.
 """
 
 import json
 import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.model.lanes import UplinkReport
+from host_agent.model.lanes import LaneOrder, UplinkReport
+from host_agent.model.levels import FULL
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import Tier
 from placement_traits.plain import Value
@@ -26,8 +28,8 @@ _MOST_AT_ONCE: Final = 64
 """Orders between two looks at the clock: a flood of them keeps no other one from lapsing."""
 _KIND: Final = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 
-TakeOrder = Callable[[Mapping[str, int]], UplinkReport]
-"""Called with limits of uplinks, Mbit/s; returns what is effective then."""
+TakeOrder = Callable[[LaneOrder], UplinkReport]
+"""Returns what is effective then."""
 
 
 class LaneDoor:
@@ -64,7 +66,7 @@ class LaneDoor:
 
         One that cannot be answered, as its socket has no name, is not taken. What is left of many is for the next call.
         """
-        orders: dict[Any, Mapping[str, int]] = {}
+        orders: dict[Any, LaneOrder] = {}
         with suppress(BlockingIOError):
             for _ in range(_MOST_AT_ONCE):
                 data, sender = self._socket.recvfrom(_LARGEST)
@@ -75,8 +77,8 @@ class LaneDoor:
                     orders[sender] = _order(data)
                 except InvalidValueError as error:
                     _LOG.warning("an order is not taken: %s", error)
-        for sender, limits in orders.items():
-            answer = _encoded(take(limits))
+        for sender, order in orders.items():
+            answer = _encoded(take(order))
             with suppress(OSError):  # it has gone meanwhile
                 self._socket.sendto(answer, sender)
 
@@ -91,10 +93,10 @@ class LaneDoorCaller:
         self._path = path
         self._socket: socket.socket | None = None
 
-    def order(self, limits: Mapping[str, int]) -> None:
-        """Say what best-effort servers may send together over uplinks; without a unit nothing happens."""
+    def order(self, order: LaneOrder) -> None:
+        """Say how best-effort servers are to be held; without a unit nothing happens."""
         try:
-            self._connected().send(json.dumps({"limits": dict(limits)}).encode())
+            self._connected().send(json.dumps(_plain(order)).encode())
         except BlockingIOError:
             return  # it is behind with orders, and this one comes again
         except OSError:
@@ -134,8 +136,20 @@ class LaneDoorCaller:
         return self._socket
 
 
-def _order(data: bytes) -> dict[str, int]:
-    return _mbps(_parsed(data, "order").member("limits"))
+def _order(data: bytes) -> LaneOrder:
+    return _held(_parsed(data, "order"))
+
+
+def _plain(order: LaneOrder) -> dict[str, dict[str, int]]:
+    return {"limits": dict(order.limits), "shares": dict(order.shares)}
+
+
+def _held(found: Value) -> LaneOrder:
+    shares = found.members().get("shares")
+    return LaneOrder(
+        _mbps(found.member("limits")),
+        {name: each.integer(1, FULL) for name, each in shares.members().items()} if shares else {},
+    )
 
 
 def _encoded(report: UplinkReport) -> bytes:
@@ -143,7 +157,7 @@ def _encoded(report: UplinkReport) -> bytes:
         {
             "uplinks": dict(report.uplinks),
             "taps": {tap: tier and tier.value for tap, tier in report.taps.items()},
-            "limits": dict(report.limits),
+            **_plain(report.held),
         }
     ).encode()
 
@@ -153,7 +167,7 @@ def _report(data: bytes) -> UplinkReport:
     return UplinkReport(
         _mbps(found.member("uplinks")),
         {tap: _tier(each) for tap, each in found.member("taps").members().items()},
-        _mbps(found.member("limits")),
+        _held(found),
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from host_agent.model.levels import FULL
 from placement_traits.names import Tier
 
 
@@ -150,14 +151,46 @@ class DcbState:
 
 
 @dataclass(frozen=True, slots=True)
+class BestEffortHold:
+    """How the lane of best-effort servers of an uplink is held, for a while and by the agent's order.
+
+    :param most_mbps: what they may send together, Mbit/s; None: as much as goes
+    :param share_percent: part of their share of the link that they keep, per cent; the rest is added to that of
+        latency-critical servers
+    """
+
+    most_mbps: int | None = None
+    share_percent: int = FULL
+
+
+NOT_HELD: Final = BestEffortHold()
+
+
+@dataclass(frozen=True, slots=True)
+class LaneOrder:
+    """What the agent orders, or what of it is effective; an uplink that is missing is not held in this way.
+
+    :param limits: what best-effort servers may send together over an uplink, Mbit/s
+    :param shares: part of their share of an uplink that they keep, per cent
+    """
+
+    limits: Mapping[str, int] = field(default_factory=dict)
+    shares: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, uplink: str) -> BestEffortHold:
+        """Return how an uplink is held."""
+        return BestEffortHold(self.limits.get(uplink), self.shares.get(uplink, FULL))
+
+
+@dataclass(frozen=True, slots=True)
 class UplinkReport:
     """What the unit of lanes has in its hands, as it says to the agent.
 
-    :param uplinks: those whose lane of best-effort servers can be limited, with their speed, Mbit/s
+    :param uplinks: those whose lane of best-effort servers can be held, with their speed, Mbit/s
     :param taps: those with a mark, with the tier of their server
-    :param limits: what best-effort servers may send together over an uplink, Mbit/s, those that are effective
+    :param held: what of its orders is effective
     """
 
     uplinks: Mapping[str, int] = field(default_factory=dict)
     taps: Mapping[str, Tier | None] = field(default_factory=dict)
-    limits: Mapping[str, int] = field(default_factory=dict)
+    held: LaneOrder = field(default_factory=LaneOrder)

@@ -297,7 +297,7 @@ METRICS: Final[dict[str, MetricSpec]] = {
             "numa_ext_uplink_throttle_phase",
             "gauge",
             "1 for the phase of the SLO controller for an uplink "
-            "([lanes]throttle); missing without numa-host-agent-lanes.",
+            "([lanes]throttle or tune); missing without numa-host-agent-lanes.",
             ("uplink", "phase"),
         ),
         MetricSpec(
@@ -311,6 +311,13 @@ METRICS: Final[dict[str, MetricSpec]] = {
             "numa_ext_uplink_limit_mbps",
             "gauge",
             "What best-effort servers may send together, Mbit/s; missing while they may as much as goes.",
+            ("uplink",),
+        ),
+        MetricSpec(
+            "numa_ext_uplink_best_effort_share_percent",
+            "gauge",
+            "Part of the share of their lane that best-effort servers keep, per cent ([lanes]tune); missing while "
+            "they keep all of it.",
             ("uplink",),
         ),
         MetricSpec(

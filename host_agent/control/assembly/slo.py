@@ -4,6 +4,7 @@
 import os
 from dataclasses import dataclass
 
+from host_agent.conf.lanes import LaneOptions
 from host_agent.control.escalation import Escalation, bus, nova
 from host_agent.control.pipeline import RefinerHost
 from host_agent.control.slo import SloController
@@ -11,6 +12,9 @@ from host_agent.control.slo_host import SloHost
 from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import SloStore
 from host_agent.control.uplink_throttle import UplinkThrottle
+from host_agent.decide.lanes.planning import LaneSettings
+from host_agent.decide.slo.uplink import Ceiling, UplinkKnob
+from host_agent.decide.slo.weights import Weights
 from host_agent.machine.lane_door import LaneDoorCaller
 from host_agent.machine.rdt.backend import tree
 from host_agent.machine.rdt.resctrl import Resctrl
@@ -44,14 +48,20 @@ def build(host: RefinerHost) -> SloController | None:
     )
     report = SloReport(slo, host.journal, count=host.metrics.count, escalate=_escalation(host))
     uplink = None
-    if conf.lanes.throttle:
+    if conf.lanes.takes_orders:
         unit = LaneDoorCaller(paths.lane_door)
 
         def counted(device: str) -> TrafficBytes | None:
             return traffic(paths.sys, (device,))
 
         uplink = UplinkThrottle(
-            slo.balm, conf.lanes.strict_cap, unit, counted, report, leaf=_leaf(host)
+            slo.balm,
+            _knob(conf.lanes),
+            unit,
+            counted,
+            report,
+            leaf=_leaf(host),
+            protected=conf.lanes.strict_cap,
         )
     return SloController(
         slo,
@@ -71,10 +81,17 @@ def build(host: RefinerHost) -> SloController | None:
     )
 
 
+def _knob(options: LaneOptions) -> UplinkKnob:
+    """Return what is tried on uplinks: with a limit, what is taken of best-effort servers is lent to the others."""
+    if options.throttle:
+        return Ceiling(options.strict_cap)
+    return Weights(options.strict_cap, LaneSettings.of(options).best_effort)
+
+
 def _leaf(host: RefinerHost) -> LeafExchange | None:
     """Return the way to this host's leaf, None where it is not to be used."""
     conf = host.conf
-    if not (conf.lanes.leaf and conf.placement.enabled):
+    if not (conf.lanes.throttle and conf.lanes.leaf and conf.placement.enabled):
         return None
 
     def sides() -> tuple[Sayer, Listening]:

@@ -13,8 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from host_agent.conf.lanes import LaneOptions
 from host_agent.decide.lanes.terms import LaneTerm
-from host_agent.model.lanes import LanePort, LaneQueue, UplinkFacts
+from host_agent.model.lanes import NOT_HELD, BestEffortHold, LanePort, LaneQueue, UplinkFacts
+from host_agent.model.levels import FULL
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import TIER_DSCP, Tier
 from placement_traits.reason import Reason
@@ -74,6 +76,16 @@ class LaneSettings:
             if not 0.0 < value < 1.0:
                 raise InvalidValueError(name, value, "a share above 0 and below 1")
 
+    @classmethod
+    def of(cls, options: LaneOptions) -> "LaneSettings":
+        """Return those of a configuration, whose options have the bounds of it."""
+        return cls(options.strict_cap, options.best_effort_share, options.force)
+
+    @property
+    def best_effort(self) -> float:
+        """Share of the link that the lane of best-effort servers has at least."""
+        return (1.0 - self.strict_cap) * self.best_effort_share
+
 
 @dataclass(frozen=True, slots=True)
 class LanePlan:
@@ -84,7 +96,7 @@ class LanePlan:
     :param queue: what they are made of; None: they are the adapter's own
     :param lanes: in the order in which they are served
     :param lane_of: number of the lane of each tier; None: of what has none
-    :param most_mbps: that the lane of best-effort servers may have, of ``htb`` only; None: the whole link
+    :param hold: of the lane of best-effort servers, of ``htb`` only
     """
 
     device: str
@@ -92,11 +104,19 @@ class LanePlan:
     queue: LaneQueue | None
     lanes: tuple[TrafficLane, ...]
     lane_of: dict[Tier | None, int]
-    most_mbps: int | None = None
+    hold: BestEffortHold = NOT_HELD
 
     def lane(self, tier: Tier | None) -> TrafficLane:
         """Return the lane of a tier."""
         return self.lanes[self.lane_of[tier] - 1]
+
+    def share(self, lane: TrafficLane) -> float:
+        """Return the share of the link that a lane has at least now: what one gives up another one has more."""
+        theirs = self.lane(Tier.BE)
+        given_up = theirs.share * (FULL - self.hold.share_percent) / FULL
+        if lane is theirs:
+            return lane.share - given_up
+        return lane.share + given_up if lane is self.lane(Tier.LC) else lane.share
 
 
 def planned(
@@ -113,13 +133,12 @@ def planned(
     if refused or facts.speed_mbps is None:
         return refused
     queue = None if facts.offload else next(each for each in LaneQueue if each in available)
-    rest = 1.0 - settings.strict_cap
-    best_effort = rest * settings.best_effort_share
+    best_effort = settings.best_effort
     lanes = (
         TrafficLane(
             1, TIER_DSCP[Tier.LC], settings.strict_cap, settings.strict_cap, is_strict=True
         ),
-        TrafficLane(2, None, rest - best_effort),
+        TrafficLane(2, None, 1.0 - settings.strict_cap - best_effort),
         TrafficLane(3, TIER_DSCP[Tier.BE], best_effort),
     )
     return LanePlan(facts.device, facts.speed_mbps, queue, lanes, dict(_LANE_OF))

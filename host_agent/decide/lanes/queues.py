@@ -8,13 +8,15 @@ are the link, the strict one has no more than its cap while the others want thei
 in the ratio of their shares (quantum). What has no mark of ours is in the lane of servers without a tier.
 
 While best-effort servers are throttled, the class of their lane has that limit as its ceiling, and no more than it as
-its rate. That alone is changed in place: no packet that waits is lost, and no other lane notices.
+its rate. While they keep a part of their share only, the strict lane has the rest of it, too. Classes that differ are
+changed in place: no packet that waits is lost, and no other lane notices.
 
 A batch is no transaction, and the root of ``htb`` cannot be changed in place: lanes of ours that are there are removed
 first, and for that moment the uplink has the kernel's default.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from host_agent.decide.lanes.planning import HANDLE, LanePlan, TrafficLane, checked
@@ -40,9 +42,13 @@ def written(plan: LanePlan, *, replaces: bool = False) -> str:
     return (removed(plan.device) if replaces else "") + "\n".join([*lines, ""])
 
 
-def limited(plan: LanePlan) -> str:
-    """Return the batch that gives the lane of best-effort servers the limit of a plan of ``htb``, or none."""
-    return _class(plan, plan.lane(Tier.BE)) + "\n"
+def changed(before: LanePlan, after: LanePlan) -> str:
+    """Return the batch that makes lanes of ``htb`` those of another plan, which only holds them otherwise.
+
+    :param before: as they are
+    """
+    old, new = ([_class(plan, lane) for lane in plan.lanes] for plan in (before, after))
+    return "".join(f"{line}\n" for line in new if line not in old)
 
 
 def removed(device: str) -> str:
@@ -111,15 +117,15 @@ def _class(plan: LanePlan, lane: TrafficLane) -> str:
 
 def _rates_kbit(plan: LanePlan, lane: TrafficLane) -> tuple[int, int]:
     """Return what a lane of ``htb`` has at least and at most, kbit/s."""
-    rate, ceil = _kbit(plan, lane.share), plan.speed_mbps * _KBIT
-    if plan.most_mbps is not None and lane is plan.lane(Tier.BE):
-        ceil = min(ceil, plan.most_mbps * _KBIT)
+    rate, ceil = _kbit(plan, plan.share(lane)), plan.speed_mbps * _KBIT
+    if plan.hold.most_mbps is not None and lane is plan.lane(Tier.BE):
+        ceil = min(ceil, plan.hold.most_mbps * _KBIT)
     return min(rate, ceil), ceil
 
 
 def _turns(plan: LanePlan) -> dict[int, int]:
     """Return what each class sends in a turn when it borrows, by its number."""
-    shared = [lane for lane in plan.lanes if not lane.is_strict]
+    shared = [replace(lane, share=plan.share(lane)) for lane in plan.lanes if not lane.is_strict]
     own = {lane.number: _QUANTUM for lane in plan.lanes}
     return own | {lane.number: turn for lane, turn in zip(shared, quanta(shared), strict=True)}
 

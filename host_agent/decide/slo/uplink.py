@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BALM for an uplink: what best-effort servers of a host may send together while an objective is violated. Pure.
+"""BALM for an uplink: what best-effort servers of a host have of it while an objective is violated. Pure.
 
-The uplink is to :mod:`.balm` what a memory node is: best-effort servers share it as one class, a level is the share of
-the uplink that they may use together, and there are no pages. So the search, the trial and the release, the
-:mod:`account <.account>` and the :mod:`floor <.floor>` are the same code. What latency-critical servers there declare
-is the share of the uplink that is theirs (``[lanes]strict_cap``): to hold the others down to the rest of it is free.
+The uplink is to :mod:`.balm` what a memory node is: best-effort servers share it as one class, and there are no pages.
+So the search, the trial and the release, the :mod:`account <.account>` and the :mod:`floor <.floor>` are the same code.
+What a level is says the *knob*: here the share of the uplink that best-effort servers may use together, in
+:mod:`.weights` the part of their lane's share that they keep. With the first, what latency-critical servers there
+declare is the share of the uplink that is theirs (``[lanes]strict_cap``): to hold the others down to the rest of it is
+free.
 
 *One at a time.* Memory and network would spoil each other's judgements, so only one of both controllers tries something
 at a time. The network goes first, and only where it may be the cause: best-effort servers send much, and most of what
@@ -16,11 +18,12 @@ Source: Gureya 2021, chapter 5, for the controller; that it also fits a NIC is o
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, ClassVar, Final, Protocol
 
 from host_agent.conf.slo import BalmOptions
 from host_agent.decide.slo import balm
 from host_agent.decide.slo.shapes import BalmDecision, BalmPhase, BalmState, BeServer, SloView
+from host_agent.model.lanes import LaneOrder
 from host_agent.model.latency import LcServer
 from host_agent.model.levels import FULL, uplink_levels
 from host_agent.model.terms import Term
@@ -48,6 +51,7 @@ class UplinkUse:
     :param latency_critical: servers that send by the same uplink
     :param limit_mbps: what best-effort servers may send together, the effective limit; None: as much as goes
     :param latency_critical_mbps: that servers of that tier send, what stays in this host included
+    :param share_percent: part of the share of their lane that best-effort servers keep, the effective one
     """
 
     device: str
@@ -57,6 +61,7 @@ class UplinkUse:
     latency_critical: frozenset[str]
     limit_mbps: int | None = None
     latency_critical_mbps: float = 0.0
+    share_percent: int = FULL
 
     @property
     def best_effort_send_much(self) -> bool:
@@ -70,24 +75,100 @@ class UplinkUse:
         return self.best_effort_send_much and theirs >= self.sent_mbps / 2
 
 
-def view(seen: SloView, use: UplinkUse, protected: float) -> SloView:
+@dataclass(frozen=True, slots=True)
+class UplinkStep:
+    """What becomes of an uplink by a decision.
+
+    :param order: for the unit of lanes
+    :param what: the same, for the journal
+    """
+
+    order: LaneOrder
+    what: Mapping[str, Any]
+
+
+class UplinkKnob(Protocol):
+    """What the levels of an uplink are."""
+
+    @property
+    def tries(self) -> str:
+        """What is tried, for people: a clause that goes on with the uplink's name."""
+
+    def may_help(self, use: UplinkUse) -> bool:
+        """Tell whether a search is worth a try."""
+
+    def view(self, seen: SloView, use: UplinkUse) -> SloView:
+        """Return the view of an uplink as one of a host with one memory node.
+
+        :param seen: the host's, with latencies
+        """
+
+    def step(self, state: BalmState, use: UplinkUse) -> UplinkStep:
+        """Return what levels become."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """A level is the share of the uplink that best-effort servers may use together.
+
+    :param protected: share of the uplink that is the latency-critical servers', together
+    """
+
+    protected: float
+
+    tries: ClassVar[str] = "throttling what best-effort servers send over"
+
+    def may_help(self, use: UplinkUse) -> bool:
+        """Best-effort servers may be the cause."""
+        return use.may_be_cause
+
+    def view(self, seen: SloView, use: UplinkUse) -> SloView:
+        """See :class:`UplinkKnob`."""
+        level = level_of(use.limit_mbps, use.speed_mbps)
+        return seen_as_node(
+            seen,
+            use,
+            use.best_effort_mbps,
+            level,
+            capacity_mbps=use.speed_mbps,
+            declared_mbps=use.speed_mbps * self.protected,
+        )
+
+    def step(self, state: BalmState, use: UplinkUse) -> UplinkStep:
+        """See :class:`UplinkKnob`."""
+        limit = limit_mbps(state, use.speed_mbps)
+        order = LaneOrder() if limit is None else LaneOrder({use.device: limit})
+        return UplinkStep(order, {"best_effort_mbps": limit})
+
+
+def seen_as_node(
+    seen: SloView,
+    use: UplinkUse,
+    sent_mbps: Mapping[str, float],
+    level: int,
+    *,
+    capacity_mbps: float,
+    declared_mbps: float = 0.0,
+) -> SloView:
     """Return the view of an uplink as one of a host with one memory node.
 
     :param seen: the host's, with latencies
-    :param protected: share of the uplink that is the latency-critical servers', together
+    :param sent_mbps: by best-effort servers of what is shared
+    :param level: that is effective
+    :param capacity_mbps: of what is shared
+    :param declared_mbps: what of it is latency-critical servers', together
     """
     here = [lc for lc in seen.lcs if lc.uuid in use.latency_critical]
-    level = level_of(use.limit_mbps, use.speed_mbps)
     return SloView(
-        tuple(_lc(lc, use.speed_mbps * protected / len(here)) for lc in here),
+        tuple(_lc(lc, declared_mbps / len(here)) for lc in here),
         tuple(
             _be(be, use, sent, level)
             for be in seen.bes
-            if (sent := use.best_effort_mbps.get(be.uuid)) is not None
+            if (sent := sent_mbps.get(be.uuid)) is not None
         ),
         (UPLINK,),
         uplink_levels(),
-        {UPLINK: use.speed_mbps},
+        {UPLINK: capacity_mbps},
     )
 
 
@@ -98,7 +179,7 @@ def decide(
     options: BalmOptions,
     now_s: float,
     *,
-    protected: float,
+    knob: UplinkKnob,
     may_begin: bool,
 ) -> BalmDecision | None:
     """Decide about the level of an uplink now; None: it is not its turn.
@@ -106,12 +187,12 @@ def decide(
     :param seen: the host, its readings as of :func:`host_agent.decide.slo.balm.decide`
     :param use: of the uplink
     :param state: of the last decision
-    :param protected: share of the uplink that is the latency-critical servers'
+    :param knob: what is tried
     :param may_begin: nothing else is being tried
     """
     if state.phase is BalmPhase.WATCH:
         is_held = any(target.level < FULL for target in state.targets.values())
-        if not may_begin or not (is_held or use.may_be_cause):
+        if not may_begin or not (is_held or knob.may_help(use)):
             return None
     timed = replace(
         options,
@@ -120,7 +201,7 @@ def decide(
         heal_s=max(_HEAL_S, options.heal_s),
         ample_hold_s=max(_HOLD_S, options.ample_hold_s),
     )
-    decision = balm.decide(view(seen, use, protected), state, timed, now_s)
+    decision = balm.decide(knob.view(seen, use), state, timed, now_s)
     # Traffic of memory has its sentence; that of the uplink is shown by itself.
     reasons = tuple(each for each in decision.reasons if each.term != Term.TRAFFIC_MBPS)
     return replace(decision, reasons=reasons)
@@ -128,8 +209,13 @@ def decide(
 
 def limit_mbps(state: BalmState, speed_mbps: float) -> int | None:
     """Return what best-effort servers may send together, Mbit/s; None: as much as goes."""
-    level = min((target.level for target in state.targets.values()), default=FULL)
+    level = lowest(state)
     return None if level >= FULL else max(1, round(speed_mbps * level / FULL))
+
+
+def lowest(state: BalmState) -> int:
+    """Return the level that best-effort servers have together, per cent."""
+    return min((target.level for target in state.targets.values()), default=FULL)
 
 
 def level_of(limit: int | None, speed_mbps: float) -> int:

@@ -11,7 +11,7 @@ from benchmarks.lane_world import FAR, TAPS, UPLINK, LaneWorld, lacking
 from host_agent.control.lanes import LEASE_S, LaneKeeper
 from host_agent.decide.lanes.planning import LaneSettings
 from host_agent.machine.lane_door import LaneDoor, LaneDoorCaller
-from host_agent.model.lanes import LaneNetwork, LanePort, LaneQueue
+from host_agent.model.lanes import LaneNetwork, LaneOrder, LanePort, LaneQueue
 from host_agent.observe.network import traffic
 from placement_traits.names import Tier
 
@@ -68,12 +68,12 @@ def test_a_limit_is_ordered_over_a_socket_holds_and_lapses(
     before = _classes(world)
     caller = LaneDoorCaller(tmp_path / "lanes.sock")
     with LaneDoor(tmp_path / "lanes.sock") as door:
-        caller.order({UPLINK: LIMIT_MBPS})
-        door.serve(lambda limits: kept.order(limits, 0.0))
+        caller.order(LaneOrder({UPLINK: LIMIT_MBPS}))
+        door.serve(lambda order: kept.order(order, 0.0))
         answer = caller.answer()
     caller.close()
     assert answer is not None
-    assert answer.limits == {UPLINK: LIMIT_MBPS}, "read back from the kernel as it was written"
+    assert answer.held.limits == {UPLINK: LIMIT_MBPS}, "read back from the kernel as it was written"
     assert answer.uplinks == {UPLINK: SPEED_MBPS}
     assert answer.taps == {TAPS[0]: Tier.LC, TAPS[1]: Tier.BE}
     differing = set(_classes(world)) - set(before)
@@ -84,9 +84,24 @@ def test_a_limit_is_ordered_over_a_socket_holds_and_lapses(
     assert _classes(world) != before, "a turn leaves it"
     kept.lapse(LEASE_S)
     assert _classes(world) == before
-    kept.order({UPLINK: LIMIT_MBPS}, 20.0)
+    kept.order(LaneOrder({UPLINK: LIMIT_MBPS}), 20.0)
     LaneKeeper(world.uplinks, [UPLINK], LaneQueue.HTB, LaneSettings()).reset()
     assert world.uplinks.queue(UPLINK).kind == "noqueue", "as ExecStopPost does"
+
+
+def test_a_share_is_ordered_read_back_and_lapses(world: LaneWorld) -> None:
+    kept = LaneKeeper(world.uplinks, [UPLINK], LaneQueue.HTB, LaneSettings())
+    assert kept.turn(PORTS, 0.0).troubles == ()
+    before = _classes(world)
+    for percent in (40, 1):
+        order = LaneOrder(shares={UPLINK: percent})
+        assert kept.order(order, 0.0).held == order, "read back from the kernel as it was written"
+        differing = set(_classes(world)) - set(before)
+        assert sorted(line.split()[2] for line in differing) == ["4e:1", "4e:3"]
+        assert kept.turn(PORTS, 1.0).troubles == ()
+    kept.lapse(LEASE_S)
+    assert _classes(world) == before
+    kept.reset()
 
 
 def _classes(world: LaneWorld) -> list[str]:

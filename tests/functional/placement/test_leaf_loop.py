@@ -5,18 +5,12 @@ The leaf passes 1,000 Mbit/s upwards, and each of two hosts has a best-effort se
 third waits behind them in the switch, and nothing on its own host is to blame.
 """
 
-from collections.abc import Mapping
-
 import pytest
 
-from host_agent.conf.slo import BalmOptions, SloOptions
-from host_agent.control.slo_report import SloReport
+from host_agent.conf.slo import BalmOptions
 from host_agent.control.uplink_throttle import UplinkThrottle
-from host_agent.decide.slo.shapes import BeServer, SloView, Taken
-from host_agent.model.journal import Entry
-from host_agent.model.lanes import UplinkReport
-from host_agent.model.latency import LatencyReading, LcServer
-from host_agent.model.network import TrafficBytes
+from host_agent.decide.slo.shapes import Taken
+from host_agent.decide.slo.uplink import Ceiling
 from host_agent.report.leaf import LeafExchange
 from nova_numa_ext.orchestrator.cloud.uplinks import LeafUplinks
 from placement_traits import beats
@@ -24,6 +18,7 @@ from placement_traits.fabric_tree import FabricWriter
 from placement_traits.names import Tier
 from placement_traits.network_demand import DemandWriter, LeafReader
 from tests.support.fabrics import fabric
+from tests.support.uplink_host import UplinkHost, seen
 
 UPLINK, SPEED, URGENT_MBPS = 1000, 1000, 100.0
 STEP_S, LOOK_S = 1.0, 30.0
@@ -39,7 +34,7 @@ class AtOnce:
         return True
 
 
-class Host:
+class Host(UplinkHost):
     """A host of the leaf.
 
     :param demand: what its best-effort server would send, Mbit/s
@@ -47,11 +42,8 @@ class Host:
     """
 
     def __init__(self, leaf, name, demand, *, has_urgent):
+        super().__init__(SPEED, {"lc": Tier.LC, "be": Tier.BE})
         self._leaf, self.demand, self._has_urgent = leaf, demand, has_urgent
-        self.limits = {}
-        self.journal = []
-        self._bytes = dict.fromkeys(("eth0", "lc", "be"), 0.0)
-        self._answer = None
         client = leaf.connect()
         sides = (
             DemandWriter(client, name, leaf.clock),
@@ -59,27 +51,18 @@ class Host:
         )
         self.throttle = UplinkThrottle(
             BalmOptions(),
-            0.3,
+            Ceiling(0.3),
             self,
-            self._counted,
-            SloReport(SloOptions(), self, clock=leaf.clock),
+            self.counted,
+            self.report,
             leaf=LeafExchange(lambda: sides, AtOnce(), leaf.clock),
+            protected=0.3,
         )
         self.throttle.watch({"lc": ("lc",), "be": ("be",)})
 
-    def order(self, limits: Mapping[str, int]) -> None:
-        self.limits = dict(limits)
-        self._answer = UplinkReport({"eth0": SPEED}, {"lc": Tier.LC, "be": Tier.BE}, self.limits)
-
-    def answer(self) -> UplinkReport | None:
-        answer, self._answer = self._answer, None
-        return answer
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def write(self, entry: Entry) -> None:
-        self.journal.append(entry)
+    @property
+    def limits(self):
+        return self.held.limits
 
     @property
     def best_effort(self):
@@ -88,23 +71,14 @@ class Host:
     def step(self):
         urgent = URGENT_MBPS if self._has_urgent else 0.0
         rates = {"lc": urgent, "be": self.best_effort, "eth0": urgent + self.best_effort}
-        for device, mbps in rates.items():
-            self._bytes[device] += mbps * STEP_S * 1e6 / 8
+        self.send(rates, STEP_S)
         now = self._leaf.now_s
         if self._has_urgent:
-            ratio = self._leaf.ratio
-            reading = LatencyReading(ratio * 1000.0, 1000, 1000 if ratio > 1 else 0, 0.0)
-            lc = LcServer("lc", frozenset({0}), 1000.0, reading)
-            be = BeServer("be", frozenset({0}), {0: 1.0}, {0: 1.0})
-            seen = SloView((lc,), (be,), (0,))
-            self.throttle.turn(seen, Taken(), now, may_begin=True, acts=True)
+            here = seen(self._leaf.ratio, ("be",))
+            self.throttle.turn(here, Taken(), now, may_begin=True, acts=True)
         else:
             self.throttle.rest()
         self.throttle.follow(now)
-
-    def _counted(self, device):
-        count = round(self._bytes[device])
-        return TrafficBytes(0, count) if device == "eth0" else TrafficBytes(count, 0)
 
 
 class Leaf:

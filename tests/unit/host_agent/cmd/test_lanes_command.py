@@ -14,10 +14,11 @@ import pytest
 from emulation.servers import BE_SPECS, LC_SPECS, Server
 from host_agent.cmd import lanes
 from host_agent.cmd.lanes import Servers
+from host_agent.conf.lanes import LaneOptions
 from host_agent.control.lanes import LaneTurn
 from host_agent.machine.lane_door import LaneDoorCaller
 from host_agent.machine.libvirt import ListedDomain
-from host_agent.model.lanes import LaneNetwork, LanePort, UplinkReport
+from host_agent.model.lanes import LaneNetwork, LaneOrder, LanePort, UplinkReport
 from host_agent.model.workload import Activity
 from host_agent.report.lanes import LaneTrait
 from host_agent.util.background import BackgroundTasks
@@ -144,7 +145,7 @@ def test_turns_go_on_where_libvirt_is_silent_and_say_what_is_new_once(
     trait = SimpleNamespace(show=lambda *, has_lanes: shown.append(has_lanes))
     monkeypatch.setattr(lanes, "_trait", lambda _conf: trait)
     conf: Any = SimpleNamespace(
-        lanes=SimpleNamespace(interval_s=0.01, throttle=False),
+        lanes=LaneOptions(interval_s=0.01),
         placement=SimpleNamespace(enabled=True),
     )
     with caplog.at_level("INFO"):
@@ -184,7 +185,7 @@ def test_no_order_waits_for_libvirt_neutron_or_placement(
     keeper: Any = SimpleNamespace(
         indexes=frozenset(),
         turn=lambda ports, _now_s: turns.append(ports) or LaneTurn(),
-        order=lambda limits, _now_s: UplinkReport(limits=limits),
+        order=lambda order, _now_s: UplinkReport(held=order),
         lapse=lapses.append,
     )
     monkeypatch.setattr(Servers, "of", lambda _conf: SimpleNamespace(ports=ports))
@@ -192,7 +193,7 @@ def test_no_order_waits_for_libvirt_neutron_or_placement(
     trait = LaneTrait(lambda: writer, lambda: "h1", BackgroundTasks("test"))
     monkeypatch.setattr(lanes, "_trait", lambda _conf: trait)
     conf: Any = SimpleNamespace(
-        lanes=SimpleNamespace(interval_s=0.02, throttle=True),
+        lanes=LaneOptions(interval_s=0.02, throttle=True),
         placement=SimpleNamespace(enabled=True),
         paths=SimpleNamespace(lane_door=path),
     )
@@ -203,8 +204,8 @@ def test_no_order_waits_for_libvirt_neutron_or_placement(
         until(lambda: asked.count("ports") > 1 and asked.count("trait") > 1)
         before = len(turns), len(lapses)
         for limit in (70, 60):
-            wanted = UplinkReport(limits={"eth0": limit})
-            until(lambda wanted=wanted: caller.order(wanted.limits) or caller.answer() == wanted)
+            wanted = UplinkReport(held=LaneOrder({"eth0": limit}))
+            until(lambda wanted=wanted: caller.order(wanted.held) or caller.answer() == wanted)
         until(lambda: len(turns) > before[0] + 1 and len(lapses) > before[1] + 1)
         assert turns[-1] == (PORT,)
     finally:
@@ -222,31 +223,46 @@ def test_orders_of_the_agent_are_taken_between_turns(
     stop = threading.Event()
     path = tmp_path / "lanes.sock"
     caller = LaneDoorCaller(path)
-    orders: list[Mapping[str, int]] = []
+    orders: list[LaneOrder] = []
     lapses: list[float] = []
 
     def turn(_ports: object, _now_s: float) -> LaneTurn:
-        caller.order({"eth0": 70})
+        caller.order(LaneOrder({"eth0": 70}))
         return LaneTurn()
 
-    def order(limits: Mapping[str, int], _now_s: float) -> UplinkReport:
-        orders.append(limits)
+    def order(order: LaneOrder, _now_s: float) -> UplinkReport:
+        orders.append(order)
         stop.set()
-        return UplinkReport(limits=limits)
+        return UplinkReport(held=order)
 
     keeper: Any = SimpleNamespace(indexes=frozenset(), turn=turn, order=order, lapse=lapses.append)
     monkeypatch.setattr(Servers, "of", lambda _conf: SimpleNamespace(ports=lambda _now_s: ()))
     conf: Any = SimpleNamespace(
-        lanes=SimpleNamespace(interval_s=60.0, throttle=True),
+        lanes=LaneOptions(interval_s=60.0, throttle=True),
         placement=SimpleNamespace(enabled=False),
         paths=SimpleNamespace(lane_door=path),
     )
     lanes._loop(conf, keeper, stop)
-    assert orders == [{"eth0": 70}]
+    assert orders == [LaneOrder({"eth0": 70})]
     assert lapses
     answer = caller.answer()
-    assert answer is not None and answer.limits == {"eth0": 70}
+    assert answer is not None and answer.held.limits == {"eth0": 70}
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (LaneOptions(), LaneOrder()),
+        (LaneOptions(throttle=True), LaneOrder({"eth0": 70})),
+        (LaneOptions(tune=True), LaneOrder(shares={"eth0": 40})),
+        (LaneOptions(throttle=True, tune=True), LaneOrder({"eth0": 70})),
+    ],
+)
+def test_no_order_is_taken_that_its_own_configuration_does_not_allow(
+    options: LaneOptions, expected: LaneOrder
+) -> None:
+    assert lanes.allowed(LaneOrder({"eth0": 70}, {"eth0": 40}), options) == expected
 
 
 def test_without_uplinks_it_takes_off_what_is_left_and_ends(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ from host_agent.decide.lanes import queues, ruleset
 from host_agent.decide.lanes.planning import LanePlan, LaneSettings, planned
 from host_agent.decide.lanes.terms import LaneTerm
 from host_agent.model.lanes import (
+    BestEffortHold,
     LaneNetwork,
+    LaneOrder,
     LanePort,
     LaneQueue,
     ShownClass,
@@ -41,8 +43,9 @@ def shown(of: LanePlan) -> ShownQueue:
     classes = {"ff": ShownClass(of.speed_mbps, of.speed_mbps, None)}
     for lane in of.lanes:
         first = 0 if lane.is_strict else 1
-        ceil = of.most_mbps if of.most_mbps and lane.number == 3 else of.speed_mbps
-        rate = min(round(of.speed_mbps * lane.share), ceil)
+        most_mbps = of.hold.most_mbps
+        ceil = most_mbps if most_mbps and lane.number == 3 else of.speed_mbps
+        rate = min(round(of.speed_mbps * of.share(lane)), ceil)
         classes[f"{lane.number}"] = ShownClass(rate, ceil, first)
     return ShownQueue("htb", "4e", {"default": "0x2"}, classes)
 
@@ -94,7 +97,10 @@ class Devices:
         else:
             ceil = int(re.findall(r"classid 4e:3 .* ceil (\d+)kbit", batch)[0]) // 1000
             most_mbps = None if ceil == self.speed_mbps else ceil
-            self.root = shown(replace(plan(self.speed_mbps), most_mbps=most_mbps))
+            strict = re.findall(r"classid 4e:1 htb rate (\d+)kbit", batch)
+            given_up = int(strict[0]) / (10 * self.speed_mbps) - 30 if strict else 0.0
+            hold = BestEffortHold(most_mbps, round(100 * (1 - given_up / 35)))
+            self.root = shown(replace(plan(self.speed_mbps), hold=hold))
 
     def write_marks(self, text: str) -> None:
         self._write("nft", text)
@@ -246,27 +252,29 @@ def test_an_order_limits_best_effort_servers_at_once_and_until_it_lapses(
     first = kept.turn([PORT], 0.0)
     before = devices.root
     taps = {"tap1": Tier.LC}
-    assert kept.order({}, 0.5) == UplinkReport({"eth0": 1000}, taps)
-    assert kept.order({"eth0": 200}, 1.0) == UplinkReport({"eth0": 1000}, taps, {"eth0": 200})
+    assert kept.order(LaneOrder({}), 0.5) == UplinkReport({"eth0": 1000}, taps)
+    assert kept.order(LaneOrder({"eth0": 200}), 1.0) == UplinkReport(
+        {"eth0": 1000}, taps, LaneOrder({"eth0": 200})
+    )
     assert devices.root.classes["3"] == ShownClass(200, 200, 1), "its rate is not above it"
     count = len(devices.written)
     assert devices.written[-1].startswith("class replace dev eth0 parent 4e:ff classid 4e:3 ")
     assert devices.written[-1].count("\n") == 1, "no other lane notices"
-    kept.order({"eth0": 200}, 1.5)
+    kept.order(LaneOrder({"eth0": 200}), 1.5)
     assert kept.turn([PORT], 5.0) == first
     assert len(devices.written) == count, "nothing is written where nothing differs"
     kept.lapse(1.5 + LEASE_S - 0.1)
     assert devices.root != before
     kept.lapse(1.5 + LEASE_S)
     assert devices.root == before, "the agent is gone, paused or hung"
-    assert kept.order({}, 20.0).limits == {}
+    assert kept.order(LaneOrder({}), 20.0).held.limits == {}
 
 
 def test_a_turn_takes_a_lapsed_order_back_too(devices: Devices) -> None:
     kept = keeper(devices)
     kept.turn([PORT], 0.0)
     before = devices.root
-    kept.order({"eth0": 50}, 0.0)
+    kept.order(LaneOrder({"eth0": 50}), 0.0)
     kept.turn([PORT], 300.0)
     assert devices.root == before
 
@@ -274,7 +282,7 @@ def test_a_turn_takes_a_lapsed_order_back_too(devices: Devices) -> None:
 def test_lanes_that_are_made_anew_have_the_limit_that_was_ordered(devices: Devices) -> None:
     kept = keeper(devices)
     kept.turn([PORT], 0.0)
-    kept.order({"eth0": 50}, 0.0)
+    kept.order(LaneOrder({"eth0": 50}), 0.0)
     devices.root = BARE
     kept.turn([PORT], 1.0)
     assert devices.root.classes["3"].ceil_mbps == 50
@@ -285,18 +293,20 @@ def test_what_has_no_lanes_of_htb_cannot_be_limited(devices: Devices) -> None:
     devices.offload = (1, 2, 1, 0, *[1] * 12)
     kept = keeper(devices)
     kept.turn([PORT], 0.0)
-    assert kept.order({"eth0": 50, "eth7": 50}, 0.0) == UplinkReport({}, {"tap1": Tier.LC})
+    assert kept.order(LaneOrder({"eth0": 50, "eth7": 50}), 0.0) == UplinkReport(
+        {}, {"tap1": Tier.LC}
+    )
 
 
 def test_a_limit_that_tc_refuses_is_not_in_force_and_tried_again(devices: Devices) -> None:
     kept = keeper(devices)
     kept.turn([PORT], 0.0)
     devices.refuses = "tc"
-    assert kept.order({"eth0": 50}, 0.0).limits == {}
+    assert kept.order(LaneOrder({"eth0": 50}), 0.0).held.limits == {}
     devices.refuses = ""
     kept.turn([PORT], 5.0)
-    assert kept.order({"eth0": 60}, 5.0).limits == {"eth0": 60}, "another one"
-    assert kept.order({"eth0": 50}, 6.0).limits == {"eth0": 50}
+    assert kept.order(LaneOrder({"eth0": 60}), 5.0).held.limits == {"eth0": 60}, "another one"
+    assert kept.order(LaneOrder({"eth0": 50}), 6.0).held.limits == {"eth0": 50}
 
 
 def test_a_limit_that_was_refused_costs_no_lanes(devices: Devices) -> None:
@@ -305,21 +315,41 @@ def test_a_limit_that_was_refused_costs_no_lanes(devices: Devices) -> None:
     first = kept.turn([PORT], 0.0)
     devices.deaf = "tc"
     for now_s in (0.0, 1.0, 6.0):
-        assert kept.order({"eth0": 50}, now_s).limits == {}
+        assert kept.order(LaneOrder({"eth0": 50}), now_s).held.limits == {}
         if now_s > 0.0:
             assert kept.turn([PORT], now_s) == first
     tried = [text for text in devices.written if "ceil 50000kbit" in text]
     assert len(tried) == 1
-    kept.order({}, 7.0)
+    kept.order(LaneOrder({}), 7.0)
     devices.deaf = ""
-    assert kept.order({"eth0": 50}, 8.0).limits == {"eth0": 50}, "it was ordered anew"
+    assert kept.order(LaneOrder({"eth0": 50}), 8.0).held.limits == {"eth0": 50}, (
+        "it was ordered anew"
+    )
 
 
 def test_a_limit_that_is_not_there_as_written_makes_lanes_anew(devices: Devices) -> None:
     kept = keeper(devices)
     kept.turn([PORT], 0.0)
     devices.deaf = "tc"
-    assert kept.order({"eth0": 50}, 0.0).limits == {}
+    assert kept.order(LaneOrder({"eth0": 50}), 0.0).held.limits == {}
     devices.deaf = ""
     assert kept.turn([PORT], 5.0).sentences() == ()
     assert devices.root == shown(plan())
+
+
+def test_a_share_that_is_given_up_is_held_until_it_lapses(devices: Devices) -> None:
+    kept = keeper(devices)
+    kept.turn([PORT], 0.0)
+    before = devices.root
+    order = LaneOrder(shares={"eth0": 40})
+    assert kept.order(order, 0.0).held == order
+    assert devices.root.classes["1"] == ShownClass(510, 1000, 0)
+    assert devices.root.classes["2"] == before.classes["2"], "the host's own"
+    assert devices.root.classes["3"] == ShownClass(140, 1000, 1), (
+        "what others leave is theirs still"
+    )
+    count = len(devices.written)
+    kept.turn([PORT], 5.0)
+    assert len(devices.written) == count, "a turn leaves it"
+    kept.lapse(LEASE_S)
+    assert devices.root == before

@@ -27,10 +27,11 @@ from host_agent.control.slo_report import SloReport
 from host_agent.control.slo_store import PAUSED, Kept, SloStore, load, of_server
 from host_agent.control.uplink_throttle import UplinkThrottle
 from host_agent.decide.slo.shapes import BalmPhase, BalmState, BeTarget, SloView, Taken
+from host_agent.decide.slo.uplink import Ceiling
 from host_agent.machine.lane_door import LaneDoor, LaneDoorCaller
 from host_agent.model.counters import ServerCounters
 from host_agent.model.journal import Entry
-from host_agent.model.lanes import UplinkReport
+from host_agent.model.lanes import LaneOrder, UplinkReport
 from host_agent.model.network import TrafficBytes
 from host_agent.model.partition import PartitionPlace
 from host_agent.model.process import GroupLevel, QuotaReport
@@ -398,7 +399,7 @@ def test_a_violation_becomes_an_order_at_the_door_of_the_unit_and_no_throttle_of
     def counted(device: str) -> TrafficBytes:
         return TrafficBytes(sent[device], sent[device])
 
-    bench.uplink = UplinkThrottle(bench.options.balm, 0.3, caller, counted, report)
+    bench.uplink = UplinkThrottle(bench.options.balm, Ceiling(0.3), caller, counted, report)
     bench.restart()
     path = bench.folder / "lc.port"
     bench.guests["lc"] = Guest(path)
@@ -412,10 +413,10 @@ def test_a_violation_becomes_an_order_at_the_door_of_the_unit_and_no_throttle_of
     bench.controller.poll()
     limits: dict[str, int] = {}
 
-    def take(ordered: Mapping[str, int]) -> UplinkReport:
+    def take(order: LaneOrder) -> UplinkReport:
         limits.clear()
-        limits.update(ordered)
-        return UplinkReport({"eth0": 100}, {"tap1": Tier.LC, "tap2": Tier.BE}, dict(ordered))
+        limits.update(order.limits)
+        return UplinkReport({"eth0": 100}, {"tap1": Tier.LC, "tap2": Tier.BE}, order)
 
     with LaneDoor(bench.folder / "lanes.sock") as door:
         for step in range(40):

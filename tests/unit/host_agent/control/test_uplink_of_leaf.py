@@ -5,24 +5,20 @@ from collections.abc import Mapping
 
 import pytest
 
-from host_agent.conf.slo import BalmOptions, SloOptions
-from host_agent.control.slo_report import SloReport
+from host_agent.conf.slo import BalmOptions
 from host_agent.control.uplink_throttle import UplinkThrottle
 from host_agent.decide.slo.floor import HOUR_S
-from host_agent.decide.slo.shapes import BeServer, SloView, Taken
-from host_agent.model.journal import Entry
-from host_agent.model.lanes import UplinkReport
-from host_agent.model.latency import LatencyReading, LcServer
-from host_agent.model.network import TrafficBytes
+from host_agent.decide.slo.shapes import Taken
+from host_agent.decide.slo.uplink import Ceiling
 from placement_traits.leaf_limits import LeafLimit, NetworkDemand
 from placement_traits.names import Tier
+from tests.support.uplink_host import UplinkHost, seen
 
 SPEED = 1000
-SLO_US = 1000.0
 STEP_S = 0.5
 
 
-class Host:
+class Host(UplinkHost):
     """A host with an uplink of 1,000 Mbit/s, and what its leaf says to it.
 
     :ivar ratio: latency over objective of its latency-critical server; None: there is none
@@ -31,37 +27,25 @@ class Host:
     """
 
     def __init__(self, ratio: float | None = None, best_effort: float = 0.0, **options: float):
+        super().__init__(SPEED, {"lc": Tier.LC, "be": Tier.BE})
         self.ratio, self.best_effort = ratio, best_effort
         self.limit: LeafLimit | None = None
         self.shown: NetworkDemand | None = None
         self.listens = False
         self.rested = 0
-        self.limits: Mapping[str, int] = {}
         self.others_try = False
-        self.now = 1000.0
-        self.journal: list[Entry] = []
-        self._bytes = dict.fromkeys(("eth0", "lc", "be"), 0.0)
-        self._answer: UplinkReport | None = None
-        report = SloReport(SloOptions(), self, clock=lambda: self.now)
         self.throttle = UplinkThrottle(
-            BalmOptions(**options), 0.3, self, self._counted, report, leaf=self
+            BalmOptions(**options),
+            Ceiling(0.3),
+            self,
+            self.counted,
+            self.report,
+            leaf=self,
+            protected=0.3,
         )
         self.throttle.watch({"lc": ("lc",), "be": ("be",)})
 
-    # -- unit of lanes and leaf, to the throttle --
-
-    def order(self, limits: Mapping[str, int]) -> None:
-        self.limits = dict(limits)
-        self._answer = UplinkReport(
-            {"eth0": SPEED}, {"lc": Tier.LC, "be": Tier.BE}, dict(self.limits)
-        )
-
-    def answer(self) -> UplinkReport | None:
-        answer, self._answer = self._answer, None
-        return answer
-
-    def close(self) -> None:
-        """Nothing is open."""
+    # -- the leaf, to the throttle --
 
     def show(self, demand: NetworkDemand, *, listens: bool) -> None:
         self.shown, self.listens = demand, listens
@@ -70,10 +54,11 @@ class Host:
         self.rested += 1
         self.shown = None
 
-    def write(self, entry: Entry) -> None:
-        self.journal.append(entry)
-
     # -- what it is --
+
+    @property
+    def limits(self) -> Mapping[str, int]:
+        return self.held.limits
 
     @property
     def sent(self) -> float:
@@ -81,33 +66,17 @@ class Host:
 
     def run(self, seconds: float) -> "Host":
         for _ in range(round(seconds / STEP_S)):
-            self.now = round(self.now + STEP_S, 6)
             urgent = 0.0 if self.ratio is None else 40.0
-            for device, mbps in (("lc", urgent), ("be", self.sent), ("eth0", urgent + self.sent)):
-                self._bytes[device] += mbps * STEP_S * 1e6 / 8
+            self.send({"lc": urgent, "be": self.sent, "eth0": urgent + self.sent}, STEP_S)
             if self.ratio is None:
                 self.throttle.rest()
             else:
+                here = seen(self.ratio, ("be",))
                 self.throttle.turn(
-                    self._view(), Taken(), self.now, may_begin=not self.others_try, acts=True
+                    here, Taken(), self.now, may_begin=not self.others_try, acts=True
                 )
             self.throttle.follow(self.now)
         return self
-
-    def _view(self) -> SloView:
-        assert self.ratio is not None
-        above = 1000 if self.ratio > 1.0 else 0
-        lc = LcServer(
-            "lc",
-            frozenset({0}),
-            SLO_US,
-            LatencyReading(self.ratio * SLO_US, 1000, above, 0.0),
-        )
-        return SloView((lc,), (BeServer("be", frozenset({0}), {0: 1.0}, {0: 1.0}),), (0,))
-
-    def _counted(self, device: str) -> TrafficBytes:
-        count = round(self._bytes[device])
-        return TrafficBytes(0, count) if device == "eth0" else TrafficBytes(count, 0)
 
     @property
     def asks(self) -> int:
@@ -124,8 +93,7 @@ def test_a_host_whose_servers_wait_elsewhere_asks_for_a_little_more_than_they_se
 
 def test_it_asks_for_no_more_than_is_latency_critical_servers_of_its_own_uplink() -> None:
     host = Host(ratio=5.0).run(8.0)
-    host._bytes["lc"] += 1e12
-    host._bytes["eth0"] += 1e12
+    host.send({"lc": 1e7, "eth0": 1e7}, STEP_S)
     assert host.run(1.0).asks <= 300
 
 

@@ -4,30 +4,28 @@
 What a kernel makes of a limit: ``tests/functional/host_agent/test_throttle_in_kernel.py``.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
-from host_agent.conf.slo import BalmOptions, SloOptions
-from host_agent.control.slo_report import SloReport
+from host_agent.conf.slo import BalmOptions
 from host_agent.control.uplink_throttle import UplinkThrottle
 from host_agent.decide.slo.floor import HOUR_S
-from host_agent.decide.slo.shapes import BeServer, SloView, Taken
-from host_agent.model.journal import Entry, Result
-from host_agent.model.lanes import UplinkReport
-from host_agent.model.latency import LatencyReading, LcServer
+from host_agent.decide.slo.shapes import Taken
+from host_agent.decide.slo.uplink import Ceiling
+from host_agent.model.journal import Result
+from host_agent.model.lanes import LaneOrder
 from host_agent.model.levels import FULL
-from host_agent.model.network import TrafficBytes
 from placement_traits.names import Tier
+from tests.support.uplink_host import UplinkHost, seen
 
 SPEED = 100
 URGENT_MBPS = 5.0
-SLO_US = 1000.0
 STEP_S = 0.2
+TAPS = {"tap1": Tier.LC, "tap2": Tier.BE, "tap3": Tier.BE}
 
 
-class Uplink:
+class Uplink(UplinkHost):
     """An uplink of 100 Mbit/s with a latency-critical server and two best-effort ones, and their unit of lanes.
 
     :ivar demand: what the best-effort servers send without a limit, Mbit/s
@@ -38,6 +36,7 @@ class Uplink:
     """
 
     def __init__(self, options: BalmOptions | None = None) -> None:
+        super().__init__(SPEED, TAPS)
         self.demand = {"be1": 300.0, "be2": 100.0}
         self.full = 0.99
         self.others = 0.0
@@ -45,48 +44,36 @@ class Uplink:
         self.second: float | None = None
         self.is_lost = False
         self.always: float | None = None
-        self.now = 1000.0
-        self.limit: int | None = None
         self.orders: list[int | None] = []
         self.ordered_for: set[str] = set()
         self.is_stubborn = False  # it does not slow down, as UDP does not
         self.there = True
         self.obeys = True
         self.acts = self.may_begin = True
-        self.journal: list[Entry] = []
         self.taken = Taken()
-        self._answer: UplinkReport | None = None
-        self._bytes = dict.fromkeys(("eth0", "eth1", "tap1", "tap2", "tap3"), 0.0)
-        report = SloReport(SloOptions(), self, clock=lambda: self.now)
-        self.throttle = UplinkThrottle(options or BalmOptions(), 0.3, self, self._counted, report)
+        self.throttle = UplinkThrottle(
+            options or BalmOptions(), Ceiling(0.3), self, self.counted, self.report
+        )
         self.throttle.watch({"lc": ("tap1",), "be1": ("tap2",), "be2": ("tap3",)})
 
     # -- what it is to the throttle --
 
-    def order(self, limits: Mapping[str, int]) -> None:
-        self.orders.append(limits.get("eth0"))
-        self.ordered_for |= set(limits)
+    def order(self, order: LaneOrder) -> None:
+        self.orders.append(order.limits.get("eth0"))
+        self.ordered_for |= set(order.limits)
         if not self.there:
             return
-        self.limit = limits.get("eth0") if self.obeys else None
-        taps = {"tap1": Tier.LC, "tap2": Tier.BE, "tap3": Tier.BE}
-        in_force = {} if self.limit is None else {"eth0": self.limit}
-        there = {} if self.is_lost else {"eth0": SPEED}
+        self.uplinks = {} if self.is_lost else {"eth0": SPEED}
         if self.second is not None:
-            there["eth1"] = SPEED
-        self._answer = UplinkReport(there, taps, in_force)
-
-    def answer(self) -> UplinkReport | None:
-        answer, self._answer = self._answer, None
-        return answer
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def write(self, entry: Entry) -> None:
-        self.journal.append(entry)
+            self.uplinks["eth1"] = SPEED
+        super().order(order if self.obeys else LaneOrder())
 
     # -- what it is --
+
+    @property
+    def limit(self) -> int | None:
+        """What is effective."""
+        return self.held.limits.get("eth0")
 
     @property
     def best_effort(self) -> float:
@@ -106,15 +93,10 @@ class Uplink:
 
     def run(self, seconds: float) -> "Uplink":
         for _ in range(round(seconds / STEP_S)):
-            self.now = round(self.now + STEP_S, 6)
-            self._send()
-            fresh = self.now > self.throttle.state.judge_from_s
-            above = 1000 if self.ratio > 1.0 else 0
-            reading = LatencyReading(self.ratio * SLO_US if fresh else None, 1000, above, 0.0)
-            lc = LcServer("lc", frozenset({0}), SLO_US, reading)
-            bes = tuple(BeServer(uuid, frozenset({0}), {0: 1.0}, {0: 1.0}) for uuid in self.demand)
+            self.send(self._rates(), STEP_S)
+            is_fresh = self.now > self.throttle.state.judge_from_s
             self.throttle.turn(
-                SloView((lc,), bes, (0,)),
+                seen(self.ratio, tuple(self.demand), is_fresh=is_fresh),
                 self.taken,
                 self.now,
                 may_begin=self.may_begin,
@@ -122,7 +104,7 @@ class Uplink:
             )
         return self
 
-    def _send(self) -> None:
+    def _rates(self) -> dict[str, float]:
         total = sum(self.demand.values()) or 1.0
         rates = {"tap1": URGENT_MBPS}
         for tap, wanted in zip(("tap2", "tap3"), self.demand.values(), strict=True):
@@ -130,13 +112,7 @@ class Uplink:
         rates["tap2"] += self.local
         rates["eth1"] = self.second or 0.0
         rates["eth0"] = min(SPEED, self.best_effort + URGENT_MBPS + self.others)
-        for device, mbps in rates.items():
-            self._bytes[device] += mbps * STEP_S * 1e6 / 8
-
-    def _counted(self, device: str) -> TrafficBytes | None:
-        """What servers send the kernel receives at their taps, and sends by the uplink."""
-        count = round(self._bytes[device])
-        return TrafficBytes(0, count) if device.startswith("eth") else TrafficBytes(count, 0)
+        return rates
 
 
 @pytest.fixture
@@ -274,7 +250,7 @@ def test_a_unit_that_is_gone_ends_what_was_tried(uplink: Uplink) -> None:
     uplink.run(10.0)
     assert uplink.throttle.state.targets == {}
     assert list(uplink.throttle.samples()) == []
-    uplink.there, uplink.limit = True, None
+    uplink.there, uplink.held = True, LaneOrder()
     uplink.run(30.0)
     assert uplink.limit == 90, "another one is found"
 

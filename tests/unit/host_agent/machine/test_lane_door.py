@@ -2,29 +2,33 @@
 """What the agent and the unit of lanes say to each other: nobody waits, and nobody else is heard."""
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from host_agent.machine import lane_door
 from host_agent.machine.lane_door import LaneDoor, LaneDoorCaller
-from host_agent.model.lanes import UplinkReport
+from host_agent.model.lanes import LaneOrder, UplinkReport
 from placement_traits.names import Tier
 
 REPORT = UplinkReport(
-    {"eth0": 10_000}, {"tap1": Tier.LC, "tap2": Tier.BE, "tap3": None}, {"eth0": 700}
+    {"eth0": 10_000},
+    {"tap1": Tier.LC, "tap2": Tier.BE, "tap3": None},
+    LaneOrder({"eth0": 700}, {"eth1": 40}),
 )
+
+LAST = LaneOrder({"eth0": 40}, {"eth0": 70})
 
 
 class Taken:
     """Orders as the unit gets them."""
 
     def __init__(self) -> None:
-        self.orders: list[Mapping[str, int]] = []
+        self.orders: list[LaneOrder] = []
 
-    def __call__(self, limits: Mapping[str, int]) -> UplinkReport:
-        self.orders.append(limits)
+    def __call__(self, order: LaneOrder) -> UplinkReport:
+        self.orders.append(order)
         return REPORT
 
 
@@ -44,10 +48,10 @@ def test_an_order_is_answered_with_what_is_in_force(path: Path, caller: LaneDoor
     taken = Taken()
     with LaneDoor(path) as door:
         assert caller.answer() is None
-        for limits in ({"eth0": 700}, {}, {"eth0": 40}):
-            caller.order(limits)
+        for order in (LaneOrder({"eth0": 700}), LaneOrder(), LAST):
+            caller.order(order)
         door.serve(taken)
-        assert taken.orders == [{"eth0": 40}], "only the last one counts"
+        assert taken.orders == [LAST], "only the last one counts"
         assert caller.answer() == REPORT
         assert caller.answer() is None
         assert path.stat().st_mode & 0o777 == 0o600
@@ -59,14 +63,14 @@ def test_a_caller_that_finds_nobody_goes_on_and_finds_the_next_one(
 ) -> None:
     taken = Taken()
     for _ in range(2):
-        caller.order({"a": 1})
+        caller.order(LaneOrder({"a": 1}))
         assert caller.answer() is None
         with LaneDoor(path) as door:
-            caller.order({"a": 2})
-            caller.order({"a": 2})
+            caller.order(LaneOrder({"a": 2}))
+            caller.order(LaneOrder({"a": 2}))
             door.serve(taken)
             assert caller.answer() == REPORT
-    assert taken.orders == [{"a": 2}] * 2
+    assert taken.orders == [LaneOrder({"a": 2})] * 2
 
 
 def test_what_an_earlier_start_has_left_is_removed(path: Path, caller: LaneDoorCaller) -> None:
@@ -75,9 +79,9 @@ def test_what_an_earlier_start_has_left_is_removed(path: Path, caller: LaneDoorC
     left.close()
     taken = Taken()
     with LaneDoor(path) as door:
-        caller.order({})
+        caller.order(LaneOrder())
         door.serve(taken)
-    assert taken.orders == [{}]
+    assert taken.orders == [LaneOrder()]
 
 
 @pytest.mark.parametrize(
@@ -95,6 +99,10 @@ def test_what_an_earlier_start_has_left_is_removed(path: Path, caller: LaneDoorC
         b'{"limits": {"a": 1e9}}',
         b'{"limits": {"a": 99999999999}}',
         b'{"limits": {"a": "70; delete table"}}',
+        b'{"shares": {"a": 50}}',
+        b'{"limits": {}, "shares": []}',
+        b'{"limits": {}, "shares": {"a": 0}}',
+        b'{"limits": {}, "shares": {"a": 101}}',
     ],
 )
 def test_an_order_that_is_none_is_not_taken(path: Path, data: bytes) -> None:
@@ -106,6 +114,15 @@ def test_an_order_that_is_none_is_not_taken(path: Path, data: bytes) -> None:
     assert taken.orders == []
 
 
+def test_an_order_of_an_earlier_release_holds_no_share(path: Path) -> None:
+    taken = Taken()
+    with LaneDoor(path) as door, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.bind("")
+        sender.sendto(b'{"limits": {"eth0": 70}}', str(path))
+        door.serve(taken)
+    assert taken.orders == [LaneOrder({"eth0": 70})]
+
+
 def test_an_order_of_a_socket_without_a_name_ends_nothing(
     path: Path, caller: LaneDoorCaller
 ) -> None:
@@ -113,9 +130,9 @@ def test_an_order_of_a_socket_without_a_name_ends_nothing(
     taken = Taken()
     with LaneDoor(path) as door, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendto(b'{"limits": {"eth0": 1}}', str(path))
-        caller.order({"eth0": 70})
+        caller.order(LaneOrder({"eth0": 70}))
         door.serve(taken)
-        assert taken.orders == [{"eth0": 70}]
+        assert taken.orders == [LaneOrder({"eth0": 70})]
         assert caller.answer() == REPORT
 
 
@@ -128,17 +145,17 @@ def test_a_flood_of_orders_does_not_keep_the_unit(
         read: list[int] = []
         parsed = lane_door._order
 
-        def parse(data: bytes) -> dict[str, int]:
+        def parse(data: bytes) -> LaneOrder:
             read.append(len(read))
             if len(read) < 1000:
-                caller.order({"eth0": 70})
+                caller.order(LaneOrder({"eth0": 70}))
             return parsed(data)
 
         monkeypatch.setattr(lane_door, "_order", parse)
-        caller.order({"eth0": 70})
+        caller.order(LaneOrder({"eth0": 70}))
         door.serve(taken)
         assert len(read) < 100
-        assert taken.orders == [{"eth0": 70}]
+        assert taken.orders == [LaneOrder({"eth0": 70})]
         door.serve(taken)
         assert len(taken.orders) == 2, "the rest is not lost"
 
@@ -146,7 +163,7 @@ def test_a_flood_of_orders_does_not_keep_the_unit(
 def test_an_answer_that_is_none_is_not_used(path: Path, caller: LaneDoorCaller) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as unit:
         unit.bind(str(path))
-        caller.order({})
+        caller.order(LaneOrder())
         _, sender = unit.recvfrom(100)
         for data in (b"{}", b'{"uplinks": {"a": 0}, "taps": {}, "limits": {}}'):
             unit.sendto(data, sender)
@@ -161,7 +178,7 @@ def test_nobody_but_the_unit_can_answer(path: Path, caller: LaneDoorCaller) -> N
     """Its own name is one that any process of the host could guess."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as unit:
         unit.bind(str(path))
-        caller.order({})
+        caller.order(LaneOrder())
         _, sender = unit.recvfrom(100)
         assert sender[:1] == b"\0", "a name of the kernel's choice"
         with (

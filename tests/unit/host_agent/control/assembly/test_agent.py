@@ -3,15 +3,20 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from emulation.hosts import four_nodes
 from emulation.servers import LC_SPECS, Server
 from host_agent.conf import configuration
+from host_agent.conf.slo import BalmOptions
 from host_agent.control.assembly import agent as assembly
 from host_agent.control.assembly import observer, publisher, slo
 from host_agent.control.slo import SloController
+from host_agent.control.uplink_throttle import UplinkThrottle
+from host_agent.decide.slo.uplink import Ceiling, UplinkKnob
+from host_agent.decide.slo.weights import Weights
 from placement_traits.names import NeighbourTrait
 from placement_traits.tree import ProviderTree
 from tests.support.fake_host import FakeHost
@@ -62,15 +67,33 @@ def test_placement_is_told_what_the_bandwidth_controller_cannot_keep(
     assert NeighbourTrait.UNMET_SLO in domain.traits
 
 
-@pytest.mark.parametrize("throttles", [True, False])
-def test_uplinks_are_throttled_where_the_operator_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, throttles: bool
+@pytest.mark.parametrize(
+    ("lanes", "expected"),
+    [
+        ("", None),
+        ("throttle = true", Ceiling(0.5)),
+        ("tune = true", Weights(0.5, 0.25)),
+        ("throttle = true\ntune = true", Ceiling(0.5)),
+    ],
+)
+def test_best_effort_servers_of_uplinks_are_held_where_the_operator_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lanes: str, expected: UplinkKnob | None
 ) -> None:
     made: list[Path] = []
+    knobs: list[UplinkKnob] = []
     monkeypatch.setattr(slo, "LaneDoorCaller", lambda path: made.append(path) or Unit())
+    throttle = UplinkThrottle
+
+    def noted(options: BalmOptions, knob: UplinkKnob, *given: Any, **more: Any) -> UplinkThrottle:
+        knobs.append(knob)
+        return throttle(options, knob, *given, **more)
+
+    monkeypatch.setattr(slo, "UplinkThrottle", noted)
     text = CONF.format(folder=tmp_path).replace("true", "false")
-    parts = built(tmp_path, monkeypatch, f"{text}[lanes]\nthrottle = {throttles}\n")
-    assert made == ([tmp_path / "lanes.sock"] if throttles else [])
+    shares = "strict_cap = 0.5\nbest_effort_share = 0.5\n"
+    parts = built(tmp_path, monkeypatch, f"{text}[lanes]\n{shares}{lanes}\n")
+    assert made == ([tmp_path / "lanes.sock"] if expected else [])
+    assert knobs == ([expected] if expected else [])
     parts.agent.round(full=True, relist=True)
     assert parts.slo is not None
     parts.slo.close()
@@ -83,6 +106,7 @@ def test_uplinks_are_throttled_where_the_operator_says_so(
         ("throttle = true\nleaf = true", False, False),
         ("throttle = true", True, False),
         ("leaf = true", True, False),
+        ("tune = true\nleaf = true", True, False),
     ],
 )
 def test_a_leaf_is_spoken_with_where_the_operator_says_so(

@@ -16,7 +16,7 @@ from host_agent.decide.lanes.planning import (
     unmarked,
 )
 from host_agent.decide.lanes.terms import LaneTerm
-from host_agent.model.lanes import LaneNetwork, LanePort, LaneQueue, UplinkFacts
+from host_agent.model.lanes import BestEffortHold, LaneNetwork, LanePort, LaneQueue, UplinkFacts
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import Tier
 
@@ -244,15 +244,28 @@ def test_shares_of_a_slow_uplink_are_in_their_ratio_too() -> None:
 
 
 def test_a_limit_is_the_ceiling_of_one_class_and_never_below_its_rate() -> None:
-    limited = replace(plan(LaneQueue.HTB), most_mbps=2_000)
-    (line,) = queues.limited(limited).splitlines()
+    free = plan(LaneQueue.HTB)
+    limited = replace(free, hold=BestEffortHold(2_000))
+    (line,) = queues.changed(free, limited).splitlines()
     assert line.startswith(
         "class replace dev eth0 parent 4e:ff classid 4e:3 htb rate 2000000kbit ceil 2000000kbit prio 1"
     )
     assert line in queues.written(limited)
-    without = queues.limited(plan(LaneQueue.HTB))
+    without = queues.changed(limited, free)
     assert "rate 3500000kbit ceil 10000000kbit" in without
-    assert without in queues.written(plan(LaneQueue.HTB))
+    assert without in queues.written(free)
+
+
+def test_what_best_effort_servers_give_up_is_the_strict_lanes_and_no_others() -> None:
+    free = plan(LaneQueue.HTB)
+    held = replace(free, hold=BestEffortHold(share_percent=40))
+    strict, others, theirs = queues.changed(free, held).splitlines()
+    assert " classid 4e:1 htb rate 5100000kbit ceil 10000000kbit prio 0 " in strict
+    assert " classid 4e:2 htb rate 3500000kbit ceil 10000000kbit prio 1 quantum 3785 " in others
+    assert " classid 4e:3 htb rate 1400000kbit ceil 10000000kbit prio 1 quantum 1514 " in theirs
+    rates = re.findall(r"classid 4e:[123] htb rate (\d+)kbit", queues.written(held))
+    assert sum(map(int, rates)) == 10_000_000, "the link, as before"
+    assert queues.changed(held, held) == ""
 
 
 def test_our_lanes_are_removed_before_others_are_made() -> None:

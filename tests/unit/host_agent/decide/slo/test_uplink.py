@@ -6,7 +6,7 @@ import pytest
 from host_agent.conf.slo import BalmOptions
 from host_agent.decide.slo import account, entitlement, uplink
 from host_agent.decide.slo.shapes import BalmState, BeServer, BeTarget, SloView, Taken
-from host_agent.decide.slo.uplink import UplinkUse
+from host_agent.decide.slo.uplink import Ceiling, UplinkUse
 from host_agent.model.latency import LatencyReading, LcServer
 
 LC = LcServer("lc", frozenset({3}), 1000.0, LatencyReading(5000.0, 1000, 1000, 0.0))
@@ -23,14 +23,14 @@ def decided(use: UplinkUse, state: BalmState | None = None, *, may_begin: bool =
         state or BalmState(),
         BalmOptions(),
         100.0,
-        protected=0.3,
+        knob=Ceiling(0.3),
         may_begin=may_begin,
     )
     return found is not None
 
 
 def test_who_sends_by_it_is_in_its_view_and_nobody_else() -> None:
-    found = uplink.view(SEEN, USE, 0.3)
+    found = Ceiling(0.3).view(SEEN, USE)
     assert [lc.uuid for lc in found.lcs] == ["lc"], "the other one has no tap there"
     assert [be.uuid for be in found.bes] == ["a", "b"], "c has a QoS policy of Neutron, say"
     assert {be.group for be in found.bes} == {"eth0"}, "one limit for all"
@@ -40,7 +40,7 @@ def test_who_sends_by_it_is_in_its_view_and_nobody_else() -> None:
 
 def test_latency_critical_servers_have_their_share_together() -> None:
     both = UplinkUse("eth0", 1000.0, 950.0, {"a": 900.0}, frozenset({"lc", "other"}))
-    found = uplink.view(SEEN, both, 0.3)
+    found = Ceiling(0.3).view(SEEN, both)
     assert [lc.declared_mbps for lc in found.lcs] == pytest.approx([150.0, 150.0])
 
 
