@@ -142,6 +142,12 @@ def _run(conf: Configuration, options: argparse.Namespace) -> int:
             _LOG.info("no lanes and no marks of ours are left")
             if conf.placement.enabled:
                 _trait(conf, _LAST_TIMEOUT_S).write(has_lanes=False)
+            if (
+                not options.reset
+            ):  # what ends without having been ready the service manager starts again and again
+                manager = ServiceManager.of(os.environ)
+                manager.on_round()
+                manager.stopping()
             return 0
         keeper.forget_others()
         if options.once:

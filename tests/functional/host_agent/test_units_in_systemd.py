@@ -762,3 +762,11 @@ def test_lanes_are_a_unit_with_one_right_and_nothing_of_it_is_left(laned: Booted
     laned.run("systemctl", "stop", LANES)
     assert (laned.state(LANES), root(), tables()) == ("inactive", "0:", "")
     wait_for(lambda: not laned.has_lanes(), "the end of the trait", 30)
+
+    conf = laned.folder / "numa-host-agent.conf"
+    without = conf.read_text().replace("uplinks = up0\n", "")
+    laned.run("cp", "/dev/stdin", "/etc/numa-host-agent/numa-host-agent.conf", given=without)
+    laned.run("systemctl", "start", LANES)
+    wait_for(lambda: laned.state(LANES) == "inactive", "the end of a unit that is off", 30)
+    ended = laned.run("systemctl", "show", "--property=Result", "--property=NRestarts", LANES)
+    assert set(ended.split()) == {"Result=success", "NRestarts=0"}, "it is not started again"

@@ -265,7 +265,13 @@ def test_no_order_is_taken_that_its_own_configuration_does_not_allow(
     assert lanes.allowed(LaneOrder({"eth0": 70}, {"eth0": 40}), options) == expected
 
 
-def test_without_uplinks_it_takes_off_what_is_left_and_ends(tmp_path: Path) -> None:
+def test_without_uplinks_it_takes_off_what_is_left_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ready before: else systemd takes the end for a failure, and starts it again every two seconds."""
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify.sock"))
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    manager.bind(str(tmp_path / "notify.sock"))
     file = tmp_path / "agent.conf"
     (tmp_path / "sys").mkdir()
     tool = tmp_path / "nft"
@@ -275,7 +281,13 @@ def test_without_uplinks_it_takes_off_what_is_left_and_ends(tmp_path: Path) -> N
         f"[agent]\nstate_dir = {tmp_path}\n[host]\nsys = {tmp_path}/sys\n"
         f"[placement]\nenabled = false\n[lanes]\nnft = {tool}\ntc = {tmp_path}/none\n"
     )
-    assert lanes.main([f"--config-file={file}"]) == 0
+    with manager:
+        assert lanes.main([f"--config-file={file}", "--reset"]) == 0
+        with pytest.raises(BlockingIOError):
+            manager.recv(100)
+        assert lanes.main([f"--config-file={file}"]) == 0
+        assert manager.recv(100) == b"READY=1\nWATCHDOG=1"
+        assert manager.recv(100) == b"STOPPING=1"
 
 
 def test_a_reset_asks_a_placement_that_does_not_answer_once_and_ends(
