@@ -17,7 +17,13 @@ from typing import Final, Protocol
 
 from host_agent.decide.lanes import queues, ruleset, terms
 from host_agent.decide.lanes.guard import LaneGuard
-from host_agent.decide.lanes.planning import HANDLE, LanePlan, LaneSettings, planned, unmarked
+from host_agent.decide.lanes.planning import (
+    LanePlan,
+    LaneSettings,
+    is_ours,
+    planned,
+    unmarked,
+)
 from host_agent.model.lanes import (
     NOT_HELD,
     OFFLOAD,
@@ -296,7 +302,7 @@ class LaneKeeper:
             uplink.made = None
             uplink.withdrawn = uplink.guard.overwritten(now_s)
         desired = planned(facts, [self._queue], self._settings)
-        ours = shown.handle == HANDLE
+        ours = is_ours(shown.handle, shown.kind)
         if isinstance(desired, LanePlan) and desired.queue is LaneQueue.HTB:
             desired = replace(desired, hold=uplink.ordered)
         if uplink.withdrawn or not isinstance(desired, LanePlan):
@@ -330,7 +336,7 @@ class LaneKeeper:
 
     def _is_ours(self, name: str) -> bool:
         shown = self._devices.queue(name)
-        return shown.handle == HANDLE and shown.kind in set(LaneQueue)
+        return is_ours(shown.handle, shown.kind)
 
     def _mark(self, plan: LanePlan | None, ports: tuple[LanePort, ...]) -> tuple[str, ...]:
         shown = self._devices.marks()

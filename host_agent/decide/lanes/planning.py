@@ -144,6 +144,11 @@ def planned(
     return LanePlan(facts.device, facts.speed_mbps, queue, lanes, dict(_LANE_OF))
 
 
+def is_ours(handle: str, kind: str) -> bool:
+    """Tell whether a root qdisc is ours; another one may have the same handle."""
+    return handle == HANDLE and kind in set(LaneQueue)
+
+
 def unmarked(port: LanePort) -> Reason | None:
     """Return why a port gets no mark; None: it may have one."""
     for is_so, term in (
@@ -189,7 +194,8 @@ def _refused(
         yield Reason(LaneTerm.BOND, device, where=device)
     if facts.ovs_qos is not None and facts.ovs_qos != _NOOP:
         yield Reason(LaneTerm.OVS_QOS, facts.ovs_qos or "none", noop_command(device), device)
-    if facts.root_handle != HANDLE and facts.root_qdisc not in _DEFAULT_QDISCS:
+    ours = is_ours(facts.root_handle, facts.root_qdisc)
+    if not ours and facts.root_qdisc not in _DEFAULT_QDISCS:
         yield Reason(LaneTerm.ROOT_QDISC, facts.root_qdisc, where=device)
     if not available:
         yield Reason(LaneTerm.SCHEDULER, 0, " or ".join(LaneQueue))

@@ -11,7 +11,7 @@ import pytest
 
 from host_agent.control.lanes import LEASE_S, LaneKeeper
 from host_agent.decide.lanes import queues, ruleset
-from host_agent.decide.lanes.planning import LanePlan, LaneSettings, planned
+from host_agent.decide.lanes.planning import HANDLE, LanePlan, LaneSettings, planned
 from host_agent.decide.lanes.terms import LaneTerm
 from host_agent.model.lanes import (
     BestEffortHold,
@@ -199,6 +199,19 @@ def test_classes_of_an_adapter_get_marks_and_no_queues(devices: Devices) -> None
     assert [text.split()[0] for text in devices.written] == ["table"]
     keeper(devices).reset()
     assert devices.root.kind == "mqprio"
+
+
+@pytest.mark.parametrize(
+    ("kind", "offload"), [("mqprio", (1, 2, 1, 0, *[1] * 12)), ("prio", ()), ("mqprio", ())]
+)
+def test_a_root_qdisc_of_others_with_our_handle_is_theirs(
+    devices: Devices, kind: str, offload: tuple[int, ...]
+) -> None:
+    devices.root, devices.offload = ShownQueue(kind, HANDLE), offload
+    turn = keeper(devices).turn([PORT], 0.0)
+    assert [each.term for each in turn.reasons] == ([] if offload else [LaneTerm.ROOT_QDISC])
+    keeper(devices).reset()
+    assert devices.root.kind == kind
 
 
 def test_a_port_of_neutrons_is_named_only_where_there_are_lanes(devices: Devices) -> None:
