@@ -105,6 +105,8 @@ class _Uplink:
     :param guard: how often others have overwritten its lanes
     :param index: the kernel's number of the device whose lanes they are
     :param made: the lanes that stand there by what we know
+    :param last: what the last turn has found, also where the lanes are an adapter's own; it stands while nothing can
+        be read
     :param ordered: how best-effort servers are to be held
     :param refused: an order that the kernel did not take; it is not tried again until another one was given
     :param withdrawn: why there are to be none until the next start
@@ -113,6 +115,7 @@ class _Uplink:
     guard: LaneGuard
     index: int | None = None
     made: LanePlan | None = None
+    last: LanePlan | None = None
     ordered: BestEffortHold = NOT_HELD
     refused: BestEffortHold | None = None
     withdrawn: Reason | None = None
@@ -166,9 +169,11 @@ class LaneKeeper:
                 found = self._keep(name, uplink, now_s)
             except CapabilityMissingError as error:
                 troubles.append(str(error))
+                if uplink.last:
+                    plans[name] = uplink.last
                 continue
             if isinstance(found, LanePlan):
-                plans[name] = found
+                plans[name] = uplink.last = found
             else:
                 reasons += found
         marked: tuple[str, ...] = ()
@@ -294,9 +299,10 @@ class LaneKeeper:
             return (uplink.withdrawn,)
         index = self._devices.index(name)
         if index != uplink.index:  # another device of that name: nothing was overwritten
-            uplink.index, uplink.made = index, None
+            uplink.index, uplink.made, uplink.last = index, None, None
         facts = self._devices.facts(name)
         shown = self._devices.queue(name)
+        uplink.last = None
         if uplink.made is not None and not queues.shows(uplink.made, shown):
             _LOG.warning("lanes of %s were overwritten: its root qdisc is %s", name, shown.kind)
             uplink.made = None

@@ -61,6 +61,7 @@ class Devices:
         self.table: ShownMarks | None = None
         self.userland = frozenset[str]()
         self.deaf = ""
+        self.is_mute = False
         self.refuses = ""
         self.written: list[str] = []
 
@@ -78,6 +79,8 @@ class Devices:
         )
 
     def queue(self, device: str) -> ShownQueue:
+        if self.is_mute:
+            raise CapabilityMissingError("tc: timed out")
         return self.root if device == "eth0" else BARE
 
     def userland_ports(self) -> frozenset[str]:
@@ -244,6 +247,32 @@ def test_what_is_refused_is_said_and_tried_again(devices: Devices, program: str)
     devices.refuses = ""
     assert kept.turn([PORT], 5.0).sentences() == ()
     assert devices.table is not None
+
+
+def test_what_cannot_be_read_stays_as_it_is(devices: Devices) -> None:
+    """tc hangs on a busy host: lanes stand, and without marks nobody would be in them."""
+    kept = keeper(devices)
+    first = kept.turn([PORT], 0.0)
+    count = len(devices.written)
+    devices.is_mute = True
+    turn = kept.turn([PORT], 5.0)
+    assert (turn.lanes, turn.marked, turn.troubles) == (first.lanes, ("tap1",), ("tc: timed out",))
+    assert len(devices.written) == count
+    devices.indexes["eth0"] = 3
+    turn = kept.turn([PORT], 10.0)
+    assert (turn.lanes, turn.marked) == ({}, ()), "another device, of which nothing is known"
+    devices.is_mute = False
+    assert kept.turn([PORT], 15.0) == first
+
+
+def test_lanes_that_could_not_be_written_have_no_marks(devices: Devices) -> None:
+    kept = keeper(devices)
+    kept.turn([PORT], 0.0)
+    devices.speed_mbps, devices.refuses = 100, "tc"
+    turn = kept.turn([PORT], 5.0)
+    assert (turn.lanes, turn.marked, devices.table) == ({}, (), None)
+    devices.is_mute = True
+    assert kept.turn([PORT], 10.0).lanes == {}, "nor when nothing can be read after that"
 
 
 def test_a_reset_goes_on_behind_what_is_refused(devices: Devices) -> None:
