@@ -11,7 +11,7 @@ import pytest
 from host_agent.conf.slo import BalmOptions
 from host_agent.control.uplink_throttle import UplinkThrottle
 from host_agent.decide.slo.floor import HOUR_S
-from host_agent.decide.slo.shapes import Taken
+from host_agent.decide.slo.shapes import BalmPhase, Taken
 from host_agent.decide.slo.uplink import Ceiling
 from host_agent.model.journal import Result
 from host_agent.model.lanes import LaneOrder
@@ -145,6 +145,17 @@ def test_trials_that_fail_are_rare(uplink: Uplink) -> None:
         violated_s += float(uplink.ratio > 1.0)
     assert 0.0 < violated_s <= 4.0
     assert uplink.limit == 90
+
+
+def test_a_limit_that_keeps_the_objective_is_left_for_a_minute(uplink: Uplink) -> None:
+    """Memory tries a weaker throttle after five seconds; a queue that fills costs more."""
+    while not (uplink.limit == 90 and uplink.throttle.state.phase is BalmPhase.WATCH):
+        uplink.run(STEP_S)
+    found_s = uplink.now
+    while uplink.limit == 90:
+        uplink.run(STEP_S)
+    assert uplink.limit is None
+    assert uplink.now - found_s == pytest.approx(60.0, abs=2.0)
 
 
 def test_what_is_best_effort_servers_own_is_taken_for_nothing(uplink: Uplink) -> None:

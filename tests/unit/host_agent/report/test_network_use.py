@@ -229,6 +229,21 @@ def test_half_of_its_peers_elsewhere_make_a_class_lower(cabled: Host) -> None:
     assert entry.measured["server_mbps"] == {"mbps": 600.0, "estimated": False}
 
 
+def test_neutron_and_placement_are_asked_every_ten_minutes_and_no_more() -> None:
+    clock, asked = [0.0], list[float]()
+
+    def ask() -> tuple[dict[str, dict[str, int]], LeafNeighbours | None]:
+        asked.append(clock[0])
+        return {}, NEAR
+
+    known = KnownPeers(ask, lambda: clock[0])
+    for now in (0.0, 60.0, PEERS_EVERY_S - 1.0, PEERS_EVERY_S, PEERS_EVERY_S + 60.0):
+        clock[0] = now
+        known.look()
+        eventually(lambda: not known._last.is_asking, "the answer")
+    assert asked == [0.0, PEERS_EVERY_S]
+
+
 @pytest.mark.parametrize(
     "peers", [({"tap0": {"h1": 2}}, None), ({}, NEAR), ({"tap2": {"h1": 2}}, NEAR)]
 )
