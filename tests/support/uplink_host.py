@@ -2,7 +2,7 @@
 """A host whose uplink is arithmetic: its unit of lanes, the kernel's counters and a journal, for one throttle."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from host_agent.conf.slo import SloOptions
 from host_agent.control.slo_report import SloReport
@@ -28,6 +28,18 @@ def seen(ratio: float, best_effort: tuple[str, ...], *, is_fresh: bool = True) -
     lc = LcServer("lc", frozenset({0}), SLO_US, reading)
     bes = tuple(BeServer(uuid, frozenset({0}), {0: 1.0}, {0: 1.0}) for uuid in best_effort)
     return SloView((lc,), bes, (0,))
+
+
+def until(is_so: Callable[[], bool], run: Callable[[float], object], step_s: float) -> None:
+    """Let time go on until something is so; fails where it is not within ten minutes.
+
+    :param run: lets some seconds go on
+    """
+    for _ in range(round(600.0 / step_s)):
+        if is_so():
+            return
+        run(step_s)
+    raise AssertionError("it was never so")
 
 
 class UplinkHost:

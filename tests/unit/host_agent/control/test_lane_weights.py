@@ -10,12 +10,13 @@ import pytest
 
 from host_agent.conf.slo import BalmOptions
 from host_agent.control.uplink_throttle import UplinkThrottle
+from host_agent.decide.slo.floor import HOUR_S
 from host_agent.decide.slo.shapes import Taken
 from host_agent.decide.slo.weights import Weights
 from host_agent.model.journal import Result
 from host_agent.model.lanes import LaneOrder
 from placement_traits.names import Tier
-from tests.support.uplink_host import UplinkHost, seen
+from tests.support.uplink_host import UplinkHost, seen, until
 
 SPEED = 100
 STRICT, BEST_EFFORT = 0.3, 0.35
@@ -160,8 +161,7 @@ def test_between_met_by_far_and_at_risk_nothing_is_tried(link: Link) -> None:
 def test_who_says_nothing_ends_no_trial_well(link: Link) -> None:
     """While a trial waits for its judgement its server falls silent: the weight goes no further."""
     link.run(60.0)
-    while link.kept != 60:
-        link.run(STEP_S)
+    until(lambda: link.kept == 60, link.run, STEP_S)
     link.is_silent = True
     link.tried.clear()
     link.run(30.0)
@@ -219,10 +219,10 @@ def test_an_observer_orders_nothing_and_says_what_it_would(link: Link) -> None:
 
 
 def test_the_floor_of_best_effort_servers_holds_for_their_share() -> None:
-    link = Link(replace(RICH, be_floor_percent=80.0), lc=60.0)
-    kept = []
-    for _ in range(360):
+    link = Link(replace(RICH, be_floor_percent=95.0), lc=60.0)
+    given_up = []
+    for _ in range(60):
         link.run(10.0)
-        kept.append(link.kept)
-    assert min(kept) < 50
-    assert sum(kept) / len(kept) >= 79.0
+        given_up.append(100 - link.kept)
+    assert max(given_up) > 50
+    assert sum(given_up) * 10.0 / HOUR_S <= 5.0, "per cent of their share, in the mean of an hour"

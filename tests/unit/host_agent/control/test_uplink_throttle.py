@@ -11,13 +11,13 @@ import pytest
 from host_agent.conf.slo import BalmOptions
 from host_agent.control.uplink_throttle import UplinkThrottle
 from host_agent.decide.slo.floor import HOUR_S
-from host_agent.decide.slo.shapes import BalmPhase, Taken
+from host_agent.decide.slo.shapes import Taken
 from host_agent.decide.slo.uplink import Ceiling
 from host_agent.model.journal import Result
 from host_agent.model.lanes import LaneOrder
 from host_agent.model.levels import FULL
 from placement_traits.names import Tier
-from tests.support.uplink_host import UplinkHost, seen
+from tests.support.uplink_host import UplinkHost, seen, until
 
 SPEED = 100
 URGENT_MBPS = 5.0
@@ -149,11 +149,9 @@ def test_trials_that_fail_are_rare(uplink: Uplink) -> None:
 
 def test_a_limit_that_keeps_the_objective_is_left_for_a_minute(uplink: Uplink) -> None:
     """Memory tries a weaker throttle after five seconds; a queue that fills costs more."""
-    while not (uplink.limit == 90 and uplink.throttle.state.phase is BalmPhase.WATCH):
-        uplink.run(STEP_S)
+    until(lambda: uplink.limit == 90 and not uplink.throttle.at_work, uplink.run, STEP_S)
     found_s = uplink.now
-    while uplink.limit == 90:
-        uplink.run(STEP_S)
+    until(lambda: uplink.limit != 90, uplink.run, STEP_S)
     assert uplink.limit is None
     assert uplink.now - found_s == pytest.approx(60.0, abs=2.0)
 
