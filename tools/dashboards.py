@@ -269,6 +269,11 @@ HOST: Final = Dashboard(
             },
             "Mbits",
         ),
+        Panel(
+            "Share of their lane that best-effort servers keep",
+            {f"numa_ext_uplink_best_effort_share_percent{{{HERE}}}": "{{uplink}}"},
+            "percent",
+        ),
         Panel("Asks for room on its leaf", {f"numa_ext_uplink_asks{{{HERE}}}": "{{uplink}}"}),
         Panel(
             "Learnt benefit of an own domain",
