@@ -2,9 +2,8 @@
 """How the agent and the unit of lanes speak: datagrams over a socket in the agent's folder.
 
 The agent sends how best-effort servers are to be held on each uplink, the unit answers each order with what it has in
-its hands. What one of both leaves out, as an earlier release does, holds nobody. Neither waits for the other: an order
-without a receiver is lost, an answer is read when it has come.
-Both have one user, and the folder lets no other one in.
+its hands. What is missing, as in an order of an earlier release, is not held. Neither waits for the other: an order
+without a receiver is lost, an answer is read when it has come. Both have one user, and the folder lets no other one in.
 """
 
 import json

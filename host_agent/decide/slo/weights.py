@@ -9,13 +9,13 @@ may still use: nothing is closed, unlike with a limit (:class:`.uplink.Ceiling`)
 Each weight is a trial, by the search of memory and of throttles (:mod:`.balm`): the strongest first, so that who
 suffers is healed at once, then a tenth back each time. One that violates is taken back, one that has no effect too, and
 what was needed once is tried with less while objectives are met by far, with twice the wait after each failure. Between
-met by far and violated nothing changes. Nobody is tuned for who is silent, and who is violated whatever is done is left
-alone for a while.
+met by far and at risk nothing changes. For a server that is silent nothing is tuned, and one that is violated whatever
+is done is left alone for a while.
 
-All that is taken is charged: best-effort servers have their share by configuration, and no one has paid for it. What
+All that is taken is charged: best-effort servers have their share by configuration, and no flavor has paid for it. What
 they send beyond it is lent by others, and to lose it is no loss.
 
-Source: Jokanovic 2014, section 5.2, has weights by trial that keep what helps all together; that latencies say what
+Source: Jokanović, section 5.2, has weights by trial that keep what helps all together; that latencies say what
 helps is ours, for a host sees no progress of applications.
 """
 

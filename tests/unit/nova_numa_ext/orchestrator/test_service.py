@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from nova_numa_ext.orchestrator import service
+from nova_numa_ext import endpoints
+from nova_numa_ext.orchestrator import service, startup
 from nova_numa_ext.orchestrator.conf import EngineOptions
 
 
@@ -13,8 +14,8 @@ def test_leafs_are_spoken_of_only_where_the_operator_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[tuple[object, float]] = []
-    monkeypatch.setattr(service.endpoints, "placement", lambda _conf: "placement")
-    monkeypatch.setattr(service.startup, "uplinks", lambda *given: made.append(given))
+    monkeypatch.setattr(endpoints, "placement", lambda _conf: "placement")
+    monkeypatch.setattr(startup, "uplinks", lambda *given: made.append(given))
     conf: Any = object()
     assert service._uplinks(conf, EngineOptions()) is None
     assert made == [], "off by default"
