@@ -55,6 +55,8 @@ CONFIGURE_OPTIONS = (
 )
 COMPILER_OPTIONS = ("-O2", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE")
 
+_BENCH = ("numa-rgpu-bench", "year-loss", "device")
+
 # Debian's tools only: a Python of the user (pyenv, a virtual environment) confuses CMake.
 _BUILD_ENVIRONMENT = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL": "C.UTF-8"}
 
@@ -134,7 +136,7 @@ def build(settings: Settings, progress: Progress) -> Pocl:
 def _folders(settings: Settings) -> Pocl:
     options = " ".join((VERSION, *CONFIGURE_OPTIONS))
     built = build_key([(each.name, each.read_bytes()) for each in patches(settings)], options)
-    sources = [(each.name, each.read_bytes()) for each in programs(settings).glob("*.c")]
+    sources = [(each.name, each.read_bytes()) for each in programs(settings).glob("*.[ch]")]
     own = build_key(sources, " ".join(COMPILER_OPTIONS))
     return Pocl(settings.cache / "pocl" / built, settings.cache / "opencl" / own)
 
@@ -192,7 +194,8 @@ def compile_own(source: Path, folder: Path, log: Path) -> None:
     ]
     bench: Sequence[str | Path] = [
         *("-o", folder / "numa-rgpu-bench"),
-        *(source / "numa-rgpu-bench.c", "-lOpenCL"),
+        *(source / f"{name}.c" for name in _BENCH),
+        "-lOpenCL",
     ]
     for what, words in (("the layer of slices", layer), ("numa-rgpu-bench", bench)):
         argv = ["gcc", *COMPILER_OPTIONS, *words]

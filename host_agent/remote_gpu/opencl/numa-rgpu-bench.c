@@ -5,17 +5,14 @@
  * It is run in a server that has a lease of a remote GPU, where it shows that the GPU is reached, that its results are
  * right, and what a round trip and bytes cost. Any other OpenCL device does as well.
  */
-#define CL_TARGET_OPENCL_VERSION 120
-#include <CL/cl.h>
+#include "device.h"
+#include "year-loss.h"
+
 #include <getopt.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
-
-enum { RIGHT, FAILED, USAGE, WRONG };
 
 #define MIB ((size_t)1 << 20)
 #define LARGEST (16 * MIB)
@@ -32,61 +29,20 @@ static cl_context context;
 static cl_command_queue queue;
 static cl_kernel empty_kernel, advance_kernel;
 
-static double now_s(void)
-{
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-static void must(cl_int error, const char *what)
-{
-  if (error == CL_SUCCESS)
-    return;
-  fflush(stdout);
-  fprintf(stderr, "numa-rgpu-bench: %s: OpenCL error %d\n", what, error);
-  /* Without the library's own clean-up, which could wait for a device that is gone. */
-  _exit(FAILED);
-}
-
-static void wrong(const char *what, size_t at, uint32_t found, uint32_t expected)
-{
-  fflush(stdout);
-  fprintf(stderr, "numa-rgpu-bench: WRONG %s at %zu: %u, expected %u\n", what, at, found, expected);
-  _exit(WRONG);
-}
-
 static void open_device(char *name, size_t size)
 {
-  cl_platform_id platforms[8];
-  cl_device_id device = NULL;
-  cl_uint count = 0, devices = 0;
-  cl_int error;
-  must(clGetPlatformIDs(8, platforms, &count), "no OpenCL platform");
-  for (cl_uint i = 0; i < count && i < 8 && devices == 0; i++)
-    if (clGetDeviceIDs(platforms[i], CL_DEVICE_TYPE_ALL, 1, &device, &devices) != CL_SUCCESS)
-      devices = 0;
-  must(devices ? CL_SUCCESS : CL_DEVICE_NOT_FOUND, "no OpenCL device");
-  must(clGetDeviceInfo(device, CL_DEVICE_NAME, size, name, NULL), "its name");
-  context = clCreateContext(NULL, 1, &device, NULL, NULL, &error);
-  must(error, "a context");
-  queue = clCreateCommandQueue(context, device, 0, &error);
-  must(error, "a queue");
-  cl_program program = clCreateProgramWithSource(context, 1, &source, NULL, &error);
-  must(error, "a program");
-  must(clBuildProgram(program, 1, &device, "", NULL, NULL), "building a program");
-  empty_kernel = clCreateKernel(program, "empty", &error);
-  must(error, "a kernel");
-  advance_kernel = clCreateKernel(program, "advance", &error);
-  must(error, "a kernel");
+  cl_device_id devices[DEVICES];
+  find_devices(devices);
+  must(clGetDeviceInfo(devices[0], CL_DEVICE_NAME, size, name, NULL), "its name");
+  open_context(devices[0], &context, &queue);
+  cl_program program = built(context, devices[0], &source, "");
+  empty_kernel = kernel_of(program, "empty");
+  advance_kernel = kernel_of(program, "advance");
 }
 
 static cl_mem buffer(size_t bytes)
 {
-  cl_int error;
-  cl_mem made = clCreateBuffer(context, CL_MEM_READ_WRITE, bytes, NULL, &error);
-  must(error, "a buffer");
-  return made;
+  return buffer_in(context, bytes);
 }
 
 /* Figures: the median round trip, and the best of some copies, each of which is compared. */
@@ -265,13 +221,14 @@ static void take(size_t bytes, unsigned long count, double seconds)
 
 static int usage(void)
 {
-  fputs("usage: numa-rgpu-bench [-s] [-c SECONDS] [-t SECONDS] [-m MIB] [-a BYTES -n COUNT]\n"
+  fputs("usage: numa-rgpu-bench [-s] [-c SECONDS] [-t SECONDS] [-m MIB] [-a BYTES -n COUNT] [-y TRIALS]\n"
         "  without options: a round trip and copies, each compared\n"
         "  -s: copies of 2 bytes to 32 MiB, a line each\n"
         "  -c: copies of 16 MiB there and back for so many seconds, from when a line comes by standard input\n"
         "  -t, -m: a computation of so many seconds on so many MiB (4), compared in each round\n"
         "  -a, -n: how many of so many buffers of so many bytes the device gives; they are held for -t SECONDS,\n"
-        "    and compared then\n",
+        "    and compared then\n"
+        "  -y: a year-loss table of so many trials (4 or more), in 1, 2 and 4 parts on all devices, each compared\n",
         stderr);
   return USAGE;
 }
@@ -280,9 +237,9 @@ int main(int count, char **words)
 {
   double seconds = 0, copying = 0;
   int all_sizes = 0;
-  unsigned long mib = 4, bytes = 0, buffers = 0;
+  unsigned long mib = 4, bytes = 0, buffers = 0, trials = 0;
   char name[256], *end = "";
-  for (int option; (option = getopt(count, words, "sc:t:m:a:n:")) != -1 && *end == '\0';) {
+  for (int option; (option = getopt(count, words, "sc:t:m:a:n:y:")) != -1 && *end == '\0';) {
     if (option == 's')
       all_sizes = 1;
     else if (option == 'c')
@@ -295,11 +252,17 @@ int main(int count, char **words)
       bytes = strtoul(optarg, &end, 10);
     else if (option == 'n')
       buffers = strtoul(optarg, &end, 10);
-    else
+    else if (option == 'y' && ((trials = strtoul(optarg, &end, 10)) < LEAST_TRIALS || trials > MOST_TRIALS))
+      return usage();
+    else if (option != 'y')
       return usage();
   }
   if (*end != '\0' || optind != count || mib == 0 || (bytes == 0) != (buffers == 0))
     return usage();
+  if (trials != 0) {
+    compare_year_losses((uint32_t)trials);
+    return RIGHT;
+  }
   open_device(name, sizeof name);
   if (buffers != 0)
     take(bytes, buffers, seconds);
