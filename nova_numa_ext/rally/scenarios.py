@@ -21,13 +21,15 @@ from nova_numa_ext.conf import SchedulerOptions
 from nova_numa_ext.policy.elastic.settings import ScalingSettings
 from nova_numa_ext.policy.gpu.graph import GpuGraph
 from nova_numa_ext.policy.network.pairs import PlacedGroup
-from nova_numa_ext.rally import agreement, group_checks, samples
+from nova_numa_ext.rally import agreement, group_checks, lease_checks, samples
 from nova_numa_ext.rally.agreement import Facts, HeldAmounts
 from nova_numa_ext.rally.asking import ask
 from nova_numa_ext.rally.cloud_checks import COMMAND_S, CloudChecks
 from nova_numa_ext.rally.elastic_checks import ElasticChecks, networks, of_group
 from nova_numa_ext.rally.figures import WHAT_IF
 from nova_numa_ext.rally.group_checks import SharingFindings
+from nova_numa_ext.rally.lease_checks import LeaseChecks, WatchedMove
+from nova_numa_ext.rally.load_sequence import sessions as drawn_sessions
 from nova_numa_ext.rally.samples import Topic
 from nova_numa_ext.rally.servers import NumaScenario
 from placement_traits.request import parse
@@ -403,6 +405,96 @@ class PlaceGroups(NumaScenario):
         self.add_output(additive=found.chart())
         self._add_table("Groups on the fabric", group_checks.COLUMNS, found.rows())
         self._add_text("Sharing", [found.sentence()])
+
+
+@_of_servers(name="NumaExt.use_remote_gpu")
+class UseRemoteGpu(NumaScenario):
+    """Servers use remote GPUs one after another, with gaps between them: a load that a seed repeats (F-002-91, 93)."""
+
+    def run(
+        self,
+        image: Any,
+        flavors: list[str],
+        sessions: int = 1,
+        gaps_s: list[float] | None = None,
+        seed: int = 0,
+        ended: str = "",
+        within_s: float = 600.0,
+        server: dict[str, Any] | None = None,
+    ) -> None:
+        """Boot a server, wait for its leases and the end of its work, delete it, and wait before the next.
+
+        :param image: image of the servers
+        :param flavors: names of flavors with numa_ext:remote_gpu_memory_mb, in random order
+        :param sessions: how many servers
+        :param gaps_s: seconds from the end of one to the start of the next, in random order; [0] where left out
+        :param seed: of both orders
+        :param ended: regular expression of what a server's console has at the end of its work; "": it does none
+        :param within_s: how long leases, and that work, may take
+        :param server: more arguments of each server's creation, such as nics
+        """
+        checks = LeaseChecks(self._jobs())
+        order = drawn_sessions(flavors, gaps_s or [0.0], sessions, seed)
+        left: list[str] = []
+        with self._servers(server):
+            for each in order:
+                booted = self.boot(image, each.flavor)
+                self._attached(checks, booted, each.flavor, within_s)
+                if ended:
+                    with atomic.ActionTimer(self, "numa_ext.use_remote_gpu"):
+                        self.printed(booted, ended, within_s)
+                self.delete(booted)
+                with atomic.ActionTimer(self, "numa_ext.end_leases"):
+                    left += checks.left(booted.id, within_s)
+                time.sleep(each.gap_s)
+        self.add_output(additive=samples.chart(Topic.ORPHANS, sessions, len(left)))
+        self._add_text("Leases that are left of deleted servers", left)
+        rows = [[each.flavor, each.gap_s] for each in order]
+        self._add_table("Sessions in their order", ["flavor", "gap after it, s"], rows)
+
+
+@_of_servers(name="NumaExt.move_leases")
+class MoveLeases(NumaScenario):
+    """The lease of a server moves to another GPU: how long it is out of use (F-002-94)."""
+
+    def run(
+        self,
+        image: Any,
+        flavor: str,
+        moves: int = 1,
+        pool: str = "",
+        pause: str = "",
+        within_s: float = 600.0,
+        server: dict[str, Any] | None = None,
+    ) -> None:
+        """Boot a server, wait until it can use its lease, move that a number of times, delete the server.
+
+        :param image: image of the server
+        :param flavor: name of a flavor with numa_ext:remote_gpu_memory_mb, of one GPU
+        :param moves: how many
+        :param pool: host of the other GPU; "": any
+        :param pause: regular expression of what a program in the server prints after the last move, with one group: the
+            longest time that it has waited, seconds; "": there is none
+        :param within_s: how long the lease, each move, and that program may take
+        :param server: more arguments of the server's creation, such as nics
+        """
+        checks, moved, noticed = LeaseChecks(self._jobs()), list[WatchedMove](), []
+        with self._servers(server):
+            booted = self.boot(image, flavor)
+            for _ in range(moves):
+                (lease,) = self._attached(checks, booted, flavor, within_s)
+                with atomic.ActionTimer(self, "numa_ext.move_lease"):
+                    moved.append(checks.move(lease, pool, within_s))
+            if pause:
+                found = self.printed(booted, pause, within_s)
+                noticed.append(f"The longest pause in the server was {float(found[1]):g} s")
+            self.delete(booted)
+            left = checks.left(booted.id, within_s)
+        self.add_output(additive=lease_checks.chart(moved))
+        self.add_output(additive=samples.chart(Topic.ORPHANS, 1, len(left)))
+        self._add_table("Moves", lease_checks.COLUMNS, lease_checks.rows(moved))
+        self._add_text("What its program noticed", noticed)
+        self._add_text("Leases that are left of deleted servers", left)
 
 
 @_of_servers(name="NumaExt.measure_guests")

@@ -13,13 +13,15 @@ from rally.common import cfg
 from rally.task import atomic, utils
 from rally_openstack.task.scenarios.nova import utils as nova_utils
 
-from nova_numa_ext.cli.jobs_client import SERVICE_TYPE, JobsClient
+from nova_numa_ext.cli.jobs_client import SERVICE_TYPE, JobsClient, Lease
 from nova_numa_ext.rally import samples
 from nova_numa_ext.rally.agreement import Facts, HeldAmounts
 from nova_numa_ext.rally.cloud_checks import CloudChecks, Commands, NotInTimeError
 from nova_numa_ext.rally.figures import SCHEDULE
+from nova_numa_ext.rally.lease_checks import LeaseChecks
 from nova_numa_ext.rally.samples import Topic
 from placement_traits.errors import InvalidValueError
+from placement_traits.request import parse
 
 CONF = cfg.CONF
 
@@ -181,6 +183,21 @@ class NumaScenario(nova_utils.NovaScenario):  # type: ignore[misc]
                         f"{server.id} is {shown.status} on {getattr(shown, _HOST)}"
                     )
                 time.sleep(1.0)
+
+    def _attached(
+        self, checks: LeaseChecks, server: Any, flavor: str, within_s: float
+    ) -> list[Lease]:
+        """Wait until a server can use the leases of remote GPUs that its flavor asks for.
+
+        :param flavor: name
+        :raises InvalidValueError: it asks for none
+        """
+        size = self._flavor(flavor)
+        asked = parse(size.get_keys(), vcpus=size.vcpus, memory_mb=size.ram).remote_gpus
+        if asked is None:
+            raise InvalidValueError("flavor", flavor, "one with numa_ext:remote_gpu_memory_mb")
+        with atomic.ActionTimer(self, "numa_ext.attach_leases"):
+            return checks.attached(server.id, asked.count, within_s)
 
     def printed(self, server: Any, pattern: str, within_s: float) -> re.Match[str]:
         """Wait until a server has printed something on its console."""

@@ -10,7 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,21 @@ from tests.support.slo_crowd import REPORT_S, SLO_US
 
 pytestmark = pytest.mark.long
 LAB = str(CHECKOUT / "devstack/lab/lab")
+USES = """\
+[agent]
+state_dir = {state}
+[remote_gpus]
+uses = true
+"""
+LENDS = """\
+transport = fake
+trying_out = true
+isolated = false
+gpus = gpu0=8000,gpu1=8000
+nics = eth0=1000
+fabrics = lab
+cores = 8
+"""
 
 
 @dataclass(frozen=True)
@@ -58,6 +73,19 @@ class RallyRun:
             for each in workload["sla_results"]["sla"]
             if not each["success"]
         }
+
+    def charts(self, title: str) -> list[dict[str, float]]:
+        """Figures by name of each chart of a title that iterations have handed on."""
+        results = json.loads((self.out / "results.json").read_text())
+        return [
+            dict(chart["data"])
+            for task in results["tasks"]
+            for subtask in task["subtasks"]
+            for workload in subtask["workloads"]
+            for iteration in workload["data"]
+            for chart in iteration["output"]["additive"]
+            if chart["title"] == title
+        ]
 
     def figures(self) -> dict[str, Any]:
         """The run in a few numbers."""
@@ -184,6 +212,40 @@ def test_an_objective_beside_noise_is_met_or_red_for_it_only(
         cloud.openstack("image", "unset", "--property", "hw_qemu_guest_agent", "toucher")
         h1.agent.start()
     assert run.failed() == red, run.output
+
+
+@pytest.fixture
+def lender(cloud: LabCloud) -> Iterator[str]:
+    """h2 lends two GPUs to its own servers; an echo is in their place, in the namespaces of the host."""
+    if "h2" not in cloud.hosts:
+        pytest.skip("the lab runs with one emulated host")
+    host = cloud.hosts["h2"]
+    folder = host.emulated.folder / "leases"
+    folder.mkdir(exist_ok=True)
+    conf = folder / "leases.conf"
+    program = f"{sys.executable} {sys.prefix}/bin/numa-host-agent-leases"
+    words = f"{program} --config-file {host.emulated.agent_conf} --config-file {conf}"
+    log, lends = folder / "log", f"rgpu:{host.name}"
+    conf.write_text(USES.format(state=folder / "state") + LENDS)
+    pid = host.run(f"setsid {words} > {log} 2>&1 < /dev/null & echo $!").strip()
+    try:
+        eventually(
+            "h2 lends GPUs", lambda: lends in cloud.providers().values(), 600, 2, log.read_text
+        )
+        yield host.name
+    finally:
+        host.run(f"kill {pid}; while [ -d /proc/{pid} ]; do sleep 0.2; done")
+        conf.write_text(USES.format(state=folder / "state"))
+        host.run(f"{words} --once", 600)  # takes the pool out of Placement
+
+
+def test_leases_of_a_task_are_attached_moved_and_gone(cloud: LabCloud, lender: str) -> None:
+    """F-002-91, 93, 94: what is behind the leases is no GPU, so times say nothing but that there are some."""
+    run = rally(cloud, "leases", lease_host=lender)
+    assert run.status == 0, run.output
+    assert run.failed() == set()
+    (moved,) = run.charts("Seconds of the longest move of a lease")
+    assert 0 < moved["out of use at most"] <= moved["whole"]
 
 
 def test_scheduling_is_compared_with_the_filter_and_without(cloud: LabCloud) -> None:

@@ -4,6 +4,7 @@
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +17,12 @@ from rally.task.sla import SLAChecker
 from nova_numa_ext.rally import contexts, scenarios, servers
 from nova_numa_ext.rally.agreement import HeldAmounts
 from nova_numa_ext.rally.cloud_checks import NotInTimeError
+from nova_numa_ext.rally.lease_checks import LeaseChecks, LeaseStaysError
+from nova_numa_ext.rally.load_sequence import sessions
 from nova_numa_ext.simulator.gpu.machines import graph
 from placement_traits.errors import InvalidValueError
 from tests.support.elastic_cloud import GROUP, FollowedGroup
+from tests.support.leased_servers import LeasedServers
 from tests.support.partitioned_host import LC1, LC2, SERVERS, explained, host
 
 TIER = {"numa_ext:tier": "LC"}
@@ -440,6 +444,89 @@ def test_each_fault_of_an_elastic_group_is_red_for_its_sla_only(
         setattr(elastic, name, value)
     within_s = 0.1 if red != "numa_ext_scaled" else 0.0
     assert followed(within_s=within_s) == dict.fromkeys(SCALED, True) | {red: False}
+
+
+LEASED = {"numa_ext:remote_gpu": "allowed", "numa_ext:remote_gpu_memory_mb": "500"}
+
+
+@pytest.fixture
+def leased(cloud: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> LeasedServers:
+    """A job service that gives each server of the cloud a lease; Rally waits by its clock."""
+    nova = cloud.nova
+    nova._uuids, nova.specs["lc"] = map(str, itertools.count()), LEASED
+    service = LeasedServers(nova.there)
+    made = partial(LeaseChecks, clock=service.clock, sleep=service.sleep)
+    monkeypatch.setattr(servers.NumaScenario, "_jobs", lambda self: service)
+    monkeypatch.setattr(scenarios, "LeaseChecks", made)
+    monkeypatch.setattr("time.sleep", service.sleep)
+    return service
+
+
+def left_of_leases(made: Any, at_least: int) -> bool:
+    """Whether an SLA finds that nothing is left of servers with leases."""
+    checker = SLAChecker({"sla": {"numa_ext_orphans": {"max": 0, "at_least": at_least}}})
+    checker.add_iteration({"output": made._output, "atomic_actions": []})
+    (result,) = checker.results()
+    return not result["success"]
+
+
+def test_f_002_93_servers_use_remote_gpus_one_after_another(
+    cloud: SimpleNamespace, leased: LeasedServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gaps_s: list[float] = []
+    monkeypatch.setattr("time.sleep", gaps_s.append)
+    cloud.nova._console = lambda uuid: "done"
+    made = scenario(scenarios.UseRemoteGpu)
+    made.run(image="i", flavors=["lc"], sessions=4, gaps_s=[90, 0], seed=1, ended="done")
+    assert gaps_s == [each.gap_s for each in sessions(["lc"], [90, 0], 4, 1)]
+    assert len(cloud.nova.asked) == 4
+    assert not left_of_leases(made, 4)
+    names = [action["name"] for action in made.atomic_actions()]
+    for each in ("numa_ext.attach_leases", "numa_ext.use_remote_gpu", "numa_ext.end_leases"):
+        assert names.count(each) == 4
+
+
+def test_a_lease_that_is_left_of_a_server_is_red(leased: LeasedServers) -> None:
+    made = scenario(scenarios.UseRemoteGpu)
+    leased.stuck = "releasing"
+    made.run(image="i", flavors=["lc"], within_s=20.0)
+    assert left_of_leases(made, 1)
+
+
+def test_a_server_without_its_lease_fails_and_is_deleted(leased: LeasedServers) -> None:
+    leased.stuck = "ready"
+    with pytest.raises(NotInTimeError, match="0 of 1 leases"):
+        scenario(scenarios.UseRemoteGpu).run(image="i", flavors=["lc"], within_s=20.0)
+
+
+def test_a_flavor_without_a_remote_gpu_is_refused(
+    cloud: SimpleNamespace, leased: LeasedServers
+) -> None:
+    cloud.nova.specs["lc"] = {}
+    with pytest.raises(InvalidValueError, match="numa_ext:remote_gpu_memory_mb"):
+        scenario(scenarios.UseRemoteGpu).run(image="i", flavors=["lc"])
+
+
+def test_f_002_94_how_long_a_lease_that_moves_is_out_of_use_is_in_the_report(
+    cloud: SimpleNamespace, leased: LeasedServers
+) -> None:
+    cloud.nova._console = lambda uuid: '{"rounds": 9, "worst_s": 0.25}'
+    made = scenario(scenarios.MoveLeases)
+    made.run(image="i", flavor="lc", moves=2, pause=r'"worst_s": ([0-9.]+)')
+    assert not left_of_leases(made, 1)
+    chart, _ = made._output["additive"]
+    figures = dict(chart["data"])
+    assert 0 < figures["out of use at most"] < figures["whole"]
+    table, text = made._output["complete"]
+    assert len(table["data"]["rows"]) == 2
+    assert text["data"] == ["The longest pause in the server was 0.25 s"]
+    assert [action["name"] for action in made.atomic_actions()].count("numa_ext.move_lease") == 2
+
+
+def test_a_lease_that_does_not_move_fails(leased: LeasedServers) -> None:
+    leased.full = True
+    with pytest.raises(LeaseStaysError, match="it does not move"):
+        scenario(scenarios.MoveLeases).run(image="i", flavor="lc")
 
 
 WHERE = {

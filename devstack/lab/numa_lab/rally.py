@@ -30,7 +30,7 @@ from .settings import Settings
 from .terminal import Progress
 
 DEFAULT = ("default",)
-# Noise is not among them: guests that report latencies are modelled by the integration tests.
+# Neither noise nor leases: guests that report latencies, and GPUs that are lent, are of the integration tests.
 LONG = ("churn", "migration", "sweep", "characterise", "elastic", "filter")
 _PHASES = {"with": True, "without": False}
 _ENVIRONMENT = "lab"
@@ -240,6 +240,9 @@ def arguments(settings: Settings, out: Path) -> dict[str, Any]:
         "latencies": f"{lab} {ctl} --config-file {agent_conf} status -f json",
         "load": f"{_INTERPRETER} {load} {trace} {{members}} {{operations}} {{objective_ms}}",
         "source": {"csv": "rally-{group}.csv"},
+        # Where a test has h2 lend GPUs that are none; gaps are a fifteenth of a cloud's.
+        "lease_host": "h2",
+        "gaps_s": [6.0, 3.0, 1.5, 0.0],
         # The second host is a DGX-1: two pairs of GPUs fit beside each other on a socket. The image's work is to touch
         # its memory, and nothing here shows speed.
         "workloads": {"toucher": {"image": "toucher"}},

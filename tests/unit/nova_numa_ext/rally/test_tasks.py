@@ -112,5 +112,6 @@ def test_the_lab_s_commands_can_be_filled_in() -> None:
 def test_the_default_tasks_and_the_long_ones_are_files() -> None:
     names = {job.stem for job in JOBS}
     assert {*numa_lab.rally.DEFAULT, *numa_lab.rally.LONG} <= names
-    # noise needs a guest that reports, groups a fabric.
-    assert names - {*numa_lab.rally.DEFAULT, *numa_lab.rally.LONG} == {"noise", "groups"}
+    # noise needs a guest that reports, groups a fabric, leases hosts that lend GPUs.
+    rest = {"noise", "groups", "leases"}
+    assert names - {*numa_lab.rally.DEFAULT, *numa_lab.rally.LONG} == rest
