@@ -15,8 +15,9 @@ superseded the other the newer level is written again (:meth:`SloController.plac
 Only best-effort servers of this host are ever changed. Without any server whose latency is known the simple rule's
 fixed levels stand.
 
-Where the operator has uplinks throttled, too (``[lanes]throttle``), that has the same latencies and accounts and its
-turn before memory: while one of both tries something, the other one waits (:mod:`~host_agent.decide.slo.uplink`).
+Where the operator has uplinks throttled or tuned (``[lanes]throttle``, ``tune``), that has the same latencies and
+accounts and its turn before memory: while one of both tries something, the other one waits
+(:mod:`~host_agent.decide.slo.uplink`).
 """
 
 import logging
