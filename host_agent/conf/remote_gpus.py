@@ -10,6 +10,7 @@ from typing import ClassVar, Final
 from placement_traits import names
 from placement_traits.errors import InvalidValueError
 from placement_traits.names import RemoteGpuApi
+from placement_traits.offers import RemoteGpuClient
 from placement_traits.options import Section, option
 from placement_traits.pool_tree import LentGpu, LentNic, LentPool, pool_tree
 
@@ -121,9 +122,10 @@ class RemoteGpuOptions(Section):
     )
     fabrics: tuple[str, ...] = option(
         (),
-        "Networks from which lent GPUs are reached, by names of your own.",
-        change="this host lends GPUs, which needs one or more",
-        leave="this host lends none",
+        "Networks of remote GPUs in which this host is, by names of your own: 1 to 64 lower-case letters, digits and "
+        "underscores. From these its lent GPUs are reached; by these its servers reach GPUs of other hosts.",
+        change="this host lends GPUs, or its servers use those of other hosts, which needs one or more",
+        leave="this host does neither, or its servers use its own GPUs only",
     )
     cores: int = option(
         1,
@@ -201,6 +203,15 @@ class RemoteGpuOptions(Section):
         change="this is a compute node whose servers may use leases",
         leave="this host only lends GPUs",
     )
+    client_mbps: int = option(
+        0,
+        "With uses: what leases of this host's servers may be promised together of the NIC by which they reach GPUs of "
+        "other hosts, MB/s, without what else goes over it; the agent publishes it. 0: nothing, so that only leases "
+        "without numa_ext:remote_gpu_network_mbps get a GPU of another host.",
+        minimum=0,
+        change="flavors ask for numa_ext:remote_gpu_network_mbps",
+        leave="none does",
+    )
     guests: bool = option(
         False,
         "Leases are led into servers: numa-host-agent-helper plugs a vsock device into a running server that has a "
@@ -263,6 +274,10 @@ class RemoteGpuOptions(Section):
                 allowed = "nothing, or an absolute path and criu"
                 raise InvalidValueError(f"[remote_gpus]{name}", words[0], allowed)
         self._check_rest()
+        wrong = [name for name in self.fabrics if not names.is_fabric(name)]
+        if wrong:
+            allowed = "1 to 64 lower-case letters, digits and underscores"
+            raise InvalidValueError("[remote_gpus]fabrics", wrong[0], allowed)
         self.nodes()
         if self.gpus:
             if not self.transport:
@@ -321,6 +336,10 @@ class RemoteGpuOptions(Section):
                 )
             found[name] = frozenset({names.gpu_model(model)})
         return found
+
+    def reach(self) -> RemoteGpuClient | None:
+        """Return how servers of this host reach pools; None: they use no leases."""
+        return RemoteGpuClient(frozenset(self.fabrics), self.client_mbps) if self.uses else None
 
     def lent(
         self,

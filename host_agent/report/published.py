@@ -168,6 +168,7 @@ def published_tree(
         min_be_ways=options.rdt.shared_ways_min,
         foreign_groups=foreign_groups,
         observed=frozenset(ObserveTrait[feature.name] for feature in done.modes.observed),
+        remote_gpus=options.remote_gpus.reach(),
     )
     pinned = pins(done, options)
     units = reserved_neighbourhood(done, pinned=pinned)

@@ -3,9 +3,9 @@
 
 from dataclasses import replace
 
+from host_agent.conf.remote_gpus import RemoteGpuOptions
 from placement_traits import names
 from placement_traits.names import RemoteGpuApi
-from placement_traits.offers import RemoteGpuClient
 from placement_traits.pool_tree import LentGpu, LentNic, LentPool
 
 
@@ -34,4 +34,5 @@ def client_nic(cloud, root, name, mbps):
 
 def client(*fabrics, mbps=1000):
     """What an agent publishes of its host's way to pools."""
-    return RemoteGpuClient(frozenset(fabrics or ("main",)), mbps)
+    uses = RemoteGpuOptions(uses=True, fabrics=fabrics or ("main",), client_mbps=mbps)
+    return uses.reach()

@@ -68,3 +68,9 @@ def test_no_host_rests_until_the_service_takes_it_for_silent() -> None:
             RemoteGpuOptions(uses=True, rest_s=rest_s, interval_s=interval_s)
         assert RemoteGpuOptions(uses=True, rest_s=0.0, interval_s=interval_s).rest_s == 0.0
         assert RemoteGpuOptions(**LENDS, uses=True, rest_s=rest_s, interval_s=interval_s).uses
+
+
+def test_a_fabric_that_placement_could_not_name_is_refused_where_it_is_written() -> None:
+    for lends in ({}, LENDS):
+        with pytest.raises(InvalidValueError, match=r"\[remote_gpus\]fabrics.*lower-case letters"):
+            RemoteGpuOptions(**{**lends, "uses": True, "fabrics": ("main", "Rack 7")})

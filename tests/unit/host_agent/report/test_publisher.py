@@ -15,6 +15,7 @@ from host_agent.conf import configuration
 from host_agent.conf.options import Options
 from host_agent.conf.placement import PlacementOptions
 from host_agent.conf.rdt import RdtOptions
+from host_agent.conf.remote_gpus import RemoteGpuOptions
 from host_agent.decide.amounts.claims import DomainPart, ServerClaim, declared_mbps
 from host_agent.decide.amounts.reserved_bandwidth import ReservationSettings
 from host_agent.model.assignment import Assignment, Decision, Guest, Observation
@@ -29,6 +30,7 @@ from host_agent.report.metrics import Metrics
 from host_agent.report.published import declarations, in_use, neighbours, published_tree
 from host_agent.report.publisher import PublishedFacts, Publisher
 from host_agent.report.reserved_bandwidth import BandwidthReservation
+from placement_traits import names
 from placement_traits.client import (
     REQUEST_TIMEOUT_S,
     PlacementClient,
@@ -188,6 +190,21 @@ def test_the_tree_offers_no_latency_critical_tier_where_rdt_is_off() -> None:
     without = dataclasses.replace(OPTIONS, rdt=RdtOptions(enabled=False))
     assert TierTrait.LC in published_tree(turn(), "compute1", OPTIONS, 0).root_traits
     assert TierTrait.LC not in published_tree(turn(), "compute1", without, 0).root_traits
+
+
+def test_a_host_whose_servers_use_leases_publishes_how_they_reach_pools() -> None:
+    """Without it the filter refuses the host to each server that requires a remote GPU."""
+    remote = RemoteGpuOptions(uses=True, fabrics=("rack_7",), client_mbps=1_250)
+    uses = published_tree(turn(), "compute1", dataclasses.replace(OPTIONS, remote_gpus=remote), 0)
+    assert {names.REMOTE_GPU_CLIENT, names.fabric("rack_7")} <= uses.root_traits
+    nic = uses.child(names.client_provider("compute1"))
+    assert nic is not None
+    assert nic.inventories[names.REMOTE_GPU_NETWORK_MBPS].total == 1_250
+    lends = dataclasses.replace(OPTIONS, remote_gpus=dataclasses.replace(remote, uses=False))
+    for options in (OPTIONS, lends):
+        tree = published_tree(turn(), "compute1", options, 0)
+        assert not {names.REMOTE_GPU_CLIENT, names.fabric("rack_7")} & tree.root_traits
+        assert tree.child(names.client_provider("compute1")) is None
 
 
 @dataclass
