@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 import yaml
 
 from nova_numa_ext.gpu_files import read_profiles
+from placement_traits import names
 from tests.integration.cloud import (
     CHECKOUT,
     LabCloud,
@@ -34,19 +36,18 @@ from tests.support.slo_crowd import REPORT_S, SLO_US
 
 pytestmark = pytest.mark.long
 LAB = str(CHECKOUT / "devstack/lab/lab")
-USES = """\
-[agent]
-state_dir = {state}
+REACHES = """
 [remote_gpus]
 uses = true
+fabrics = lab
 """
-LENDS = """\
+LENDS = """
+[remote_gpus]
 transport = fake
 trying_out = true
 isolated = false
 gpus = gpu0=8000,gpu1=8000
 nics = eth0=1000
-fabrics = lab
 cores = 8
 """
 
@@ -214,34 +215,61 @@ def test_an_objective_beside_noise_is_met_or_red_for_it_only(
     assert run.failed() == red, run.output
 
 
-@pytest.fixture
-def lender(cloud: LabCloud) -> Iterator[str]:
-    """h2 lends two GPUs to its own servers; an echo is in their place, in the namespaces of the host."""
-    if "h2" not in cloud.hosts:
-        pytest.skip("the lab runs with one emulated host")
-    host = cloud.hosts["h2"]
+@contextmanager
+def leases_of(cloud: LabCloud, host: LabHost, lends: str = "") -> Iterator[None]:
+    """Its agent publishes how its servers reach pools, and numa-host-agent-leases runs beside it.
+
+    :param lends: options by which it lends GPUs; an echo is in their place, in the namespaces of the host
+    """
     folder = host.emulated.folder / "leases"
     folder.mkdir(exist_ok=True)
-    conf = folder / "leases.conf"
+    conf, log = folder / "leases.conf", folder / "log"
     program = f"{sys.executable} {sys.prefix}/bin/numa-host-agent-leases"
     words = f"{program} --config-file {host.emulated.agent_conf} --config-file {conf}"
-    log, lends = folder / "log", f"rgpu:{host.name}"
-    conf.write_text(USES.format(state=folder / "state") + LENDS)
+    state = f"[agent]\nstate_dir = {folder / 'state'}\n"
+    (root,) = (uuid for uuid, name in cloud.providers().items() if name == host.name)
+    reaches = {names.REMOTE_GPU_CLIENT, names.fabric("lab")}
+    before = host.emulated.agent_conf.read_text()
+    host.emulated.agent_conf.write_text(before + REACHES)
+    conf.write_text(state + lends)
+    host.agent.restart()
     pid = host.run(f"setsid {words} > {log} 2>&1 < /dev/null & echo $!").strip()
     try:
-        eventually(
-            "h2 lends GPUs", lambda: lends in cloud.providers().values(), 600, 2, log.read_text
-        )
-        yield host.name
+        eventually(f"{host.name} reaches pools", lambda: reaches <= cloud.traits(root), 300, 2)
+        if lends:
+            pool = names.pool_provider(host.name)
+            eventually(
+                f"{host.name} lends GPUs",
+                lambda: pool in cloud.providers().values(),
+                600,
+                2,
+                log.read_text,
+            )
+        yield
     finally:
         host.run(f"kill {pid}; while [ -d /proc/{pid} ]; do sleep 0.2; done")
-        conf.write_text(USES.format(state=folder / "state"))
+        conf.write_text(state)
         host.run(f"{words} --once", 600)  # takes the pool out of Placement
+        host.emulated.agent_conf.write_text(before)
+        host.agent.restart()
+        eventually(
+            f"{host.name} reaches pools no more", lambda: not reaches & cloud.traits(root), 300, 2
+        )
 
 
-def test_leases_of_a_task_are_attached_moved_and_gone(cloud: LabCloud, lender: str) -> None:
-    """F-002-91, 93, 94: what is behind the leases is no GPU, so times say nothing but that there are some."""
-    run = rally(cloud, "leases", lease_host=lender)
+def test_leases_of_a_task_are_attached_moved_and_gone(cloud: LabCloud) -> None:
+    """F-002-91, 93, 94: what is behind the leases is no GPU, so times say nothing but that there are some::
+
+    h1    its servers require a remote GPU, and reach pools in fabric "lab"
+    h2    lends two GPUs there
+    """
+    if "h2" not in cloud.hosts:
+        pytest.skip("the lab runs with one emulated host")
+    with (
+        leases_of(cloud, cloud.hosts["h2"], LENDS),
+        leases_of(cloud, cloud.hosts["h1"]),
+    ):
+        run = rally(cloud, "leases", lease_host="h1")
     assert run.status == 0, run.output
     assert run.failed() == set()
     (moved,) = run.charts("Seconds of the longest move of a lease")
