@@ -102,8 +102,9 @@ class Ports:
         return self.base + 15
 
     def needed_by_compute(self) -> tuple[int, ...]:
-        """Ports a nova-compute (and our agent) on an emulated host must reach on *its* 127.0.0.1."""
-        return (self.keystone, self.placement, self.nova, self.glance, self.network, self.rabbitmq)
+        """Ports that nova-compute, our agent and its leases on an emulated host must reach on *its* 127.0.0.1."""
+        apis = (self.keystone, self.placement, self.nova, self.glance, self.network, self.jobs)
+        return (*apis, self.rabbitmq)
 
     def emulated(self, index: int, which: int = 0) -> int:
         """The ``which``-th port (0-9) set aside for the emulated host ``index`` (0 is h1)."""
