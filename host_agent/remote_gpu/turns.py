@@ -119,6 +119,7 @@ class LeaseTurns:
         self._reported: LeaseReport | None = None
         self._reported_s = 0.0
         self._asked_s = self._missed_s = self._awaited_s = -math.inf
+        self._unheard: type[ServiceUnavailableError] | None = None
         self._attached: set[str] = set()
         self._domains: dict[str, str] = {}
         self._stopped: dict[str, frozenset[tuple[str, int]]] = {}
@@ -170,8 +171,13 @@ class LeaseTurns:
         try:
             self._ask()
             answered = True
+            if self._unheard is not None:
+                _LOG.info("the job service answers again")
+            self._unheard = None
         except ServiceUnavailableError as error:
-            _LOG.warning("leases run on as they are: %s", error)
+            if self._unheard is not type(error):  # hours of one trouble are a line
+                _LOG.warning("leases run on as they are: %s", error)
+            self._unheard = type(error)
             self._asked_s = -math.inf  # it rests only while it is heard
             answered, says_nothing = False, isinstance(error, SaysNothingError)
         if not self._known:

@@ -18,6 +18,7 @@ from host_agent.remote_gpu.answer import (
 )
 from host_agent.remote_gpu.gpu_host import GpuHost
 from host_agent.remote_gpu.turns import AWAITED_S, SOON_S, LeaseTurns, answer_in
+from placement_traits.errors import ServiceUnavailableError
 from placement_traits.names import RemoteGpuApi, ServiceLevel
 from placement_traits.remote_gpu_request import RemoteGpuRequest
 
@@ -87,3 +88,25 @@ def test_a_host_that_serves_a_lease_asks_often_who_may_connect(
     served = ServedLease("lease-1", 1, "gpu", 500, "silver", "opencl", 0, client)
     host = Host(tmp_path, LeaseAnswer(serves=(served,)))
     assert host.pauses([0.0, AWAITED_S]) == [soon, False]
+
+
+def test_a_service_that_is_long_away_is_a_line_and_not_one_for_each_turn(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host(tmp_path, LeaseAnswer())
+
+    def away(*_args: Any, **_options: Any) -> Any:
+        raise ServiceUnavailableError("The job service", "no route")
+
+    caplog.set_level("INFO", "host_agent.remote_gpu.turns")
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(host.turns, "_request", away)
+            for _ in range(100):
+                host.turns.turn()
+        host.turns.turn()
+    said = [text for text in caplog.messages if "not reported" not in text]
+    assert [text.partition(":")[0] for text in said] == [
+        "leases run on as they are",
+        "the job service answers again",
+    ] * 2
