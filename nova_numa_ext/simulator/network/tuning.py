@@ -2,8 +2,8 @@
 """Weights of lanes by trial (Jokanović, section 5.2): favour the least demanding, go on as long as all together gain.
 
 Each trial is run, so a caller waits for one before it asks for the next. What has become worse, or is not better by
-more than chance, is taken back: the weights of before are what is asked for at the end. A host, which sees latencies and
-no progress, tunes its lanes by these (``[lanes]tune``).
+more than chance, is taken back: the weights of before are what is asked for at the end. A host sees latencies and no
+progress; by these it tunes its lanes (``[lanes]tune``).
 """
 
 from typing import Final
