@@ -3,10 +3,12 @@
 
 import ast
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import jinja2.meta
 import numa_lab.rally
 import pytest
 import yaml
@@ -30,9 +32,19 @@ def lab() -> dict[str, Any]:
 def subtasks(job: Path) -> list[dict[str, Any]]:
     """The subtasks of a task file, as the lab runs it."""
     text = jinja2.Environment().from_string(job.read_text()).render(phase="with", **lab())
+    assert "<<:" not in text, "Rally reads no merge keys of YAML"
     document = yaml.safe_load(text)
     assert document["version"] == 2
     return list(document["subtasks"])
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.stem)
+def test_rally_starts_a_task_with_the_labs_arguments(job: Path) -> None:
+    """It refuses a task file in which a name has neither a value nor a filter that gives it one."""
+    text = job.read_text()
+    named = jinja2.meta.find_undeclared_variables(jinja2.Environment().parse(text))
+    given = re.findall(r"(\w+)\s*\|\s*default\(|{% set (\w+) = ", text)
+    assert named <= {name for pair in given for name in pair} | {*lab(), "phase"}
 
 
 def configured(file: str) -> dict[str, ast.ClassDef]:
