@@ -121,7 +121,11 @@ func (c *couple) carry() {
 			defer c.links.Done()
 			defer theirs.Close()
 			if _, payload, err := readFrame(theirs, hello); err == nil {
-				_ = gateway.welcome(theirs, c.identity, payload, always)
+				_ = gateway.welcome(theirs, c.identity, payload, func() bool {
+					c.mu.Lock()
+					defer c.mu.Unlock()
+					return c.now == mine // as a gateway asks: what an older link said comes too late
+				})
 			}
 		}()
 		_ = c.guest.greet(mine, &c.seen)
