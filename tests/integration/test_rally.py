@@ -226,7 +226,7 @@ def leases_of(cloud: LabCloud, host: LabHost, lends: str = "") -> Iterator[None]
     conf, log = folder / "leases.conf", folder / "log"
     program = f"{sys.executable} {sys.prefix}/bin/numa-host-agent-leases"
     words = f"{program} --config-file {host.emulated.agent_conf} --config-file {conf}"
-    state = f"[agent]\nstate_dir = {folder / 'state'}\n"
+    state = "[agent]\nstate_dir = /run/leases-of-rally\n"  # sockets cannot be on what the host shares with its own
     (root,) = (uuid for uuid, name in cloud.providers().items() if name == host.name)
     reaches = {names.REMOTE_GPU_CLIENT, names.fabric("lab")}
     before = host.emulated.agent_conf.read_text()
