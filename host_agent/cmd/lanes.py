@@ -142,9 +142,8 @@ def _run(conf: Configuration, options: argparse.Namespace) -> int:
             _LOG.info("no lanes and no marks of ours are left")
             if conf.placement.enabled:
                 _trait(conf, _LAST_TIMEOUT_S).write(has_lanes=False)
-            if (
-                not options.reset
-            ):  # what ends without having been ready the service manager starts again and again
+            if not options.reset:
+                # What ends without having been ready the service manager starts again and again.
                 manager = ServiceManager.of(os.environ)
                 manager.on_round()
                 manager.stopping()
