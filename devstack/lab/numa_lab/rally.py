@@ -240,8 +240,8 @@ def arguments(settings: Settings, out: Path) -> dict[str, Any]:
         "latencies": f"{lab} {ctl} --config-file {agent_conf} status -f json",
         "load": f"{_INTERPRETER} {load} {trace} {{members}} {{operations}} {{objective_ms}}",
         "source": {"csv": "rally-{group}.csv"},
-        # Where a test has h2 lend GPUs that are none; gaps are a fifteenth of a cloud's.
-        "lease_host": "h2",
+        # Where a test has h1 use GPUs that h2 lends, and that are none; gaps are a fifteenth of a cloud's.
+        "lease_host": "h1",
         "gaps_s": [6.0, 3.0, 1.5, 0.0],
         # The second host is a DGX-1: two pairs of GPUs fit beside each other on a socket. The image's work is to touch
         # its memory, and nothing here shows speed.
